@@ -1,0 +1,208 @@
+"""The judge: climbs the ladder for one request and says what became of it.
+
+Rungs in order: transport, wire, structure, planted values, divergence from the reference. A leak, a truncation, lost
+bytes and an error are proof by themselves. A broken form or a wrong value is an engine's fault only when the reference
+disagrees with it beyond a near-tie; when it agrees, the model is wrong, and without a reference nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pdwatch.correctness.answer import Answer, take_apart
+from pdwatch.correctness.consult import Consultant, Consultation
+from pdwatch.correctness.divergence import NEAR_TIE_NATS, divergence_signature
+from pdwatch.correctness.lexicon import BROKEN_CHARACTERS
+from pdwatch.correctness.nonces import NonceIndex
+from pdwatch.correctness.outcome import Finding, Judgement, Outcome, Rung, Signature, most_specific
+from pdwatch.correctness.planted import check_leaks
+from pdwatch.correctness.score import Scorer
+from pdwatch.correctness.structure import request_text
+from pdwatch.correctness.tokens import Tokenizer
+from pdwatch.correctness.transport import check_transport
+from pdwatch.correctness.wire import check_protocol
+from pdwatch.loadgen import Assembled, Task, Transcript
+from pdwatch.loadgen import Outcome as TransportOutcome
+
+_PROOF = (Signature.LEAK, Signature.TRUNCATED, Signature.LOST_BYTES)
+_COMPLAINTS = (Signature.GARBLED, Signature.WRONG_VALUE)
+
+
+class Scoring(StrEnum):
+    """Which answers the reference is asked about."""
+
+    ALL = "all"
+    #: only those that an earlier rung found something in, or whose right answer is not known
+    SUSPECTS = "suspects"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeSettings:
+    """`near_tie_nats` is the largest gap to the reference's argmax that a healthy engine shows."""
+
+    near_tie_nats: float = NEAR_TIE_NATS
+    scoring: Scoring = Scoring.ALL
+
+
+class Judge:
+    """Judges requests against one reference. Safe to use from several threads when the reference is."""
+
+    def __init__(
+        self,
+        nonces: NonceIndex,
+        tokenizer: Tokenizer | None = None,
+        reference: Scorer | None = None,
+        settings: JudgeSettings | None = None,
+    ) -> None:
+        self._nonces = nonces
+        self._tokenizer = tokenizer
+        self._settings = settings or JudgeSettings()
+        self._consultant = (
+            Consultant(reference, tokenizer, self._settings.near_tie_nats)
+            if reference is not None and tokenizer is not None
+            else None
+        )
+
+    def judge(self, transcript: Transcript, assembled: Assembled, task: Task | None = None) -> Judgement:
+        """The verdict on one request; `task` defaults to the transcript's. Never raises for what a server sent."""
+        task = task or transcript.task
+        findings = list(check_transport(transcript))
+        prompt_text = "" if task is None else request_text(task.messages, task.tools)
+        if task is not None:
+            texts = [assembled.content or "", *(call.name + call.arguments_text for call in assembled.tool_calls)]
+            span = (transcript.sent_seconds, transcript.ended_seconds)
+            findings += check_leaks(self._nonces, task, texts, prompt_text, transcript.arm, *span)
+        if transcript.outcome is not TransportOutcome.COMPLETE:
+            return self._unfinished(transcript, findings)
+        findings += check_protocol(assembled)
+        if task is None:
+            return self._conclude(transcript, findings, None, Consultation(reason="the request's task is not known"))
+        answer, seen = take_apart(task, assembled, prompt_text, self._tokenizer)
+        findings += seen
+        return self._conclude(transcript, findings, answer, self._consult(findings, answer))
+
+    def judge_all(self, requests: Iterable[tuple[Transcript, Assembled]], connections: int = 1) -> Iterator[Judgement]:
+        """Judge requests in order, `connections` at a time, so that as many questions wait at the reference."""
+        with ThreadPoolExecutor(connections, thread_name_prefix="judge") as pool:
+            pending: list[Future[Judgement]] = []
+            for transcript, assembled in requests:
+                pending.append(pool.submit(self.judge, transcript, assembled))
+                if len(pending) > 4 * connections:
+                    yield pending.pop(0).result()
+            for future in pending:
+                yield future.result()
+
+    def _consult(self, findings: list[Finding], answer: Answer) -> Consultation:
+        given = {finding.signature for finding in findings}
+        if given & {*_PROOF, Signature.ERROR}:
+            return Consultation(reason="proven without the reference")
+        if self._consultant is None:
+            return Consultation(reason="there is no reference to ask")
+        if answer.prompt_ids is None:
+            return Consultation(reason=answer.unscorable)
+        suspect = any(finding.rung in (Rung.STRUCTURE, Rung.PLANTED) for finding in findings)
+        if self._settings.scoring is Scoring.SUSPECTS and not suspect and answer.expected_text is not None:
+            return Consultation(reason="the answer is right to the last value")
+        wrong = bool(given & {*_COMPLAINTS})
+        return self._consultant.consult(answer.prompt_ids, answer.recovery, answer.expected_ids, wrong)
+
+    def _unfinished(self, transcript: Transcript, findings: list[Finding]) -> Judgement:
+        signature = most_specific(finding.signature for finding in findings)
+        if signature in _PROOF:
+            outcome = Outcome.CORRUPT
+        elif transcript.outcome is TransportOutcome.CANCELLED:
+            outcome = Outcome.CANCELLED
+        else:
+            outcome = Outcome.ERROR
+        return _judgement(transcript, outcome, signature, findings)
+
+    def _conclude(
+        self, transcript: Transcript, findings: list[Finding], answer: Answer | None, said: Consultation
+    ) -> Judgement:
+        if said.disagrees:
+            findings = [*findings, _disagreement(said)]
+        given = {finding.signature for finding in findings}
+        outcome = _outcome(given, said, known=answer is not None and answer.expected_text is not None)
+        signature = {
+            Outcome.CORRUPT: _signature(findings, said),
+            Outcome.ERROR: Signature.ERROR,
+            Outcome.PROTOCOL: Signature.PROTOCOL,
+        }.get(outcome)
+        return _judgement(
+            transcript,
+            outcome,
+            signature,
+            findings,
+            reason=said.reason if outcome is Outcome.UNSCORED else None,
+            reference_used=said.reason is None,
+            divergence=said.divergence,
+            difference=None if answer is None or outcome is Outcome.OK else answer.difference,
+        )
+
+
+def judge(
+    transcript: Transcript,
+    assembled: Assembled,
+    task: Task | None,
+    reference: Scorer | None,
+    nonces: NonceIndex,
+    tokenizer: Tokenizer | None = None,
+) -> Judgement:
+    """One verdict without keeping a Judge; settings are the defaults."""
+    return Judge(nonces, tokenizer, reference).judge(transcript, assembled, task)
+
+
+def _outcome(given: set[Signature | None], said: Consultation, *, known: bool) -> Outcome:
+    """The outcome from what the rungs gave and the reference said; `known`: the task determines its answer."""
+    if said.disagrees or given & {*_PROOF}:
+        return Outcome.CORRUPT
+    if Signature.ERROR in given:
+        return Outcome.ERROR
+    if Signature.PROTOCOL in given:
+        return Outcome.PROTOCOL
+    wrong = bool(given & {*_COMPLAINTS})
+    if said.reason is not None:
+        return Outcome.UNSCORED if wrong or not known else Outcome.OK
+    if said.divergence is not None:
+        return Outcome.BENIGN_DIVERGENCE
+    return Outcome.MODEL_ERROR if wrong else Outcome.OK
+
+
+def _signature(findings: list[Finding], said: Consultation) -> Signature | None:
+    """The winning signature. Where the tokens themselves show how the answer strayed, they decide between garbled and
+    wrong: a wrong value can break the form as well. Broken characters stay garbled."""
+    return most_specific(
+        finding.signature
+        for finding in findings
+        if not (said.by_tokens and finding.rung is Rung.STRUCTURE and finding.code not in BROKEN_CHARACTERS)
+    )
+
+
+def _disagreement(said: Consultation) -> Finding:
+    if said.divergence is None:
+        return Finding(Rung.DIVERGENCE, "reference_disagrees", None, said.detail)
+    # past the first token a single known position does not tell a stray token from a wrong context.
+    telling = said.by_tokens or said.divergence.position == 0
+    signature = divergence_signature(said.divergence) if telling else None
+    return Finding(Rung.DIVERGENCE, "diverges", signature, said.detail, {"position": said.divergence.position})
+
+
+def _judgement(
+    transcript: Transcript, outcome: Outcome, signature: Signature | None, findings: list[Finding], **more: object
+) -> Judgement:
+    return Judgement(
+        request_id=transcript.request_id,
+        outcome=outcome,
+        signature=signature,
+        findings=tuple(findings),
+        arm=transcript.arm,
+        level=transcript.level,
+        phase=transcript.phase,
+        label=transcript.label.value,
+        sent_seconds=transcript.sent_seconds,
+        ended_seconds=transcript.ended_seconds,
+        **more,  # type: ignore[arg-type]
+    )

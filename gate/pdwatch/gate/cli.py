@@ -1,0 +1,95 @@
+"""The command `pdwatch`.
+
+Commands import what they need when they run, so that `--help` answers at once. `main` is the only place that
+turns errors, of whichever portion, into one line on stderr and exit code 3.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from pdwatch.gate.commands import deployment
+from pdwatch.gate.commands.gate import gate
+from pdwatch.gate.commands.report import report
+
+EXIT_COULD_NOT_RUN = 3
+
+app = typer.Typer(
+    name="pdwatch",
+    help=(
+        "Drive a prefill/decode deployment at rising concurrency, judge its tool calls against an eager reference, "
+        "and gate on the verdict.\n\n"
+        "Exit codes of `gate` and `report`: 0 PASS, 1 FAIL, 2 INCONCLUSIVE, 3 could not run."
+    ),
+    epilog="Begin with `pdwatch gate`: it starts the embedded deployment and needs neither GPU nor network.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(gate)
+app.command()(report)
+app.command()(deployment.up)
+app.command()(deployment.down)
+app.command()(deployment.status)
+app.command()(deployment.faults)
+
+
+@app.command()
+def version(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Print the version of pdwatch."""
+    number = metadata.version("pdwatch")
+    print(f'{{"pdwatch": "{number}"}}' if as_json else number)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    try:
+        result = app(args=None if arguments is None else list(arguments), prog_name="pdwatch", standalone_mode=False)
+    except BrokenPipeError:
+        # whoever read our output has seen enough; keep the interpreter from tripping over it at exit
+        sys.stdout = sys.stderr
+        return EXIT_COULD_NOT_RUN
+    except Exception as error:
+        message = _one_line(error)
+        if message is None:
+            raise
+        print(f"error: {message}", file=sys.stderr)
+        return EXIT_COULD_NOT_RUN
+    return result if isinstance(result, int) else 0
+
+
+def _one_line(error: Exception) -> str | None:
+    """The message of an error that a user can act on; None for a fault of ours, which deserves its traceback."""
+    if isinstance(error, OSError):
+        where = f" `{error.filename}`" if error.filename else ""
+        text = f"{error.strerror or error}{where}"
+    elif type(error).__module__.startswith("pdwatch."):
+        text = str(error)
+    elif hasattr(error, "format_message"):
+        # a mistake on the command line, as the parser found it
+        text = f"{error.format_message().rstrip('.')}{_refused_value(error)}. See `{_help_command(error)}`."
+    else:
+        return None
+    notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+    return " ".join((text + notes).split())
+
+
+def _refused_value(error: Exception) -> str:
+    """The value that a type refused; the parser's own message leaves it out."""
+    causes = getattr(error.__cause__, "errors", None)
+    return f": `{causes()[0]['input']}`" if callable(causes) else ""
+
+
+def _help_command(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return f"{context.command_path if context is not None else 'pdwatch'} --help"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

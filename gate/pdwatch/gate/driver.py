@@ -1,0 +1,96 @@
+"""Runs the load generator as a process of its own (gevent patches everything) and relays what it tells."""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from pdwatch.gate.errors import LoadFailed
+from pdwatch.stack import launch
+from pdwatch.stack.errors import describe_exit
+from pdwatch.stack.processes import last_log_line
+
+MODULE = "pdwatch.loadgen.drive"
+POLL_SECONDS = 0.2
+STOP_SECONDS = 10.0
+
+Event = Mapping[str, Any]
+
+
+def drive(
+    plan: Path,
+    directory: Path,
+    log: Path,
+    relay: Callable[[Event], None],
+    check: Callable[[], None],
+) -> None:
+    """Run all phases of `plan`; transcripts go to `directory`, talk to `log`.
+
+    `relay` gets each progress event; `check` is called five times a second and may raise, which ends the load
+    generator first. Raises LoadFailed when it ends by itself before all phases have run.
+    """
+    program = [sys.executable, "-P", "-m", MODULE, "--plan", str(plan), "--out", str(directory)]
+    # the wrapper ties its life to ours: a gate that is killed must not leave load on a deployment
+    command = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), *program]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as talk:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=talk)
+    assert process.stdout is not None
+    lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    reader = threading.Thread(target=_pump, args=(process.stdout, lines), name="drive-reader", daemon=True)
+    reader.start()
+    try:
+        _relay_all(lines, relay, check)
+        exit_code = process.wait()
+    finally:
+        _stop(process)
+        reader.join()
+        process.stdout.close()
+    if exit_code != 0:
+        said = last_log_line(log) or "it logged nothing"
+        raise LoadFailed(f"load generator {describe_exit(exit_code)}: {said.removeprefix('loadgen: ')} (log: {log})")
+
+
+def _relay_all(
+    lines: queue.SimpleQueue[bytes | None], relay: Callable[[Event], None], check: Callable[[], None]
+) -> None:
+    while True:
+        check()
+        try:
+            line = lines.get(timeout=POLL_SECONDS)
+        except queue.Empty:
+            continue
+        if line is None:
+            return
+        try:
+            event = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            # a library's stray print must not end a run
+            continue
+        if isinstance(event, dict):
+            relay(event)
+
+
+def _pump(stdout: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
+    for line in stdout:
+        lines.put(line)
+    lines.put(None)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

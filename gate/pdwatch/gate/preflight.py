@@ -1,0 +1,120 @@
+"""Questions to every server before any load is sent: is it there, which model, what does it say about itself."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import orjson
+
+from pdwatch.gate.errors import TargetError
+from pdwatch.gate.redact import redact, redact_url
+from pdwatch.gate.run_folder import WorkerRecord
+from pdwatch.gate.targets import Server, Targets
+
+TIMEOUT_SECONDS = 5.0
+MAXIMUM_BODY_BYTES = 2 * 2**20
+# SGLang renamed this route; older servers have only the second
+_INFO_PATHS = ("/server_info", "/get_server_info")
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What was learned: the model's name, each server's record, whether the reference answers."""
+
+    model: str
+    workers: tuple[WorkerRecord, ...]
+    reference_available: bool
+
+
+def preflight(targets: Targets, model: str | None, bearer_token_environment: str | None) -> Preflight:
+    """Ask every server; raises TargetError when an arm's URL does not lead to a model server.
+
+    A reference that does not answer is no error: the verdict will be INCONCLUSIVE and say so.
+    """
+    headers = _authorization(bearer_token_environment)
+    with httpx.Client(timeout=TIMEOUT_SECONDS, headers=headers, trust_env=False) as client:
+        names = {arm: _model_name(client, url) for arm, url in targets.urls.items()}
+        workers = tuple(_record(client, server) for server in targets.servers)
+        available = targets.reference is not None and _is_healthy(client, targets.reference)
+    if model is None and len(set(names.values())) > 1:
+        served = ", ".join(f"{arm} serves `{name}`" for arm, name in names.items())
+        raise TargetError(f"the arms serve different models ({served}): name one with --model")
+    return Preflight(model or next(iter(names.values())), workers, available)
+
+
+def _authorization(environment: str | None) -> dict[str, str]:
+    if environment is None:
+        return {}
+    token = os.environ.get(environment)
+    if not token:
+        raise TargetError(f"environment variable `{environment}` is empty: put the bearer token in it")
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _model_name(client: httpx.Client, url: str) -> str:
+    shown = redact_url(url)
+    base = url.rstrip("/").removesuffix("/v1")
+    try:
+        answer = _get_json(client, f"{base}/v1/models")
+    except httpx.HTTPStatusError as error:
+        status = error.response.status_code
+        raise TargetError(
+            f"target `{shown}` answered HTTP {status} to GET /v1/models: is it a model server?"
+        ) from error
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        raise TargetError(
+            f"target `{shown}` is unreachable ({_reason(error)}): start it, or correct the URL"
+        ) from error
+    except ValueError as error:
+        raise TargetError(f"target `{shown}` answered GET /v1/models without JSON: is it a model server?") from error
+    try:
+        name = answer["data"][0]["id"]
+    except (LookupError, TypeError) as error:
+        raise TargetError(f"target `{shown}` lists no model at /v1/models: load one, or use --model") from error
+    return str(name)
+
+
+def _record(client: httpx.Client, server: Server) -> WorkerRecord:
+    info = None
+    for path in _INFO_PATHS:
+        try:
+            answer = _get_json(client, server.url.rstrip("/") + path)
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+            continue
+        if isinstance(answer, dict):
+            info = redact(answer)
+            break
+    return WorkerRecord(
+        name=server.name,
+        arm=server.arm,
+        role=server.role,
+        url=redact_url(server.url),
+        metrics_url=None if server.metrics_url is None else redact_url(server.metrics_url),
+        server_info=info,
+    )
+
+
+def _is_healthy(client: httpx.Client, url: str) -> bool:
+    try:
+        return client.get(f"{url.rstrip('/')}/health").status_code == httpx.codes.OK
+    except (httpx.HTTPError, httpx.InvalidURL):
+        return False
+
+
+def _get_json(client: httpx.Client, url: str) -> Any:
+    with client.stream("GET", url) as response:
+        response.raise_for_status()
+        body = bytearray()
+        for chunk in response.iter_bytes():
+            body += chunk
+            if len(body) > MAXIMUM_BODY_BYTES:
+                raise ValueError(f"more than {MAXIMUM_BODY_BYTES} bytes")
+    return orjson.loads(bytes(body))
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text or type(error).__name__

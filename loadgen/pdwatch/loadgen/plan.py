@@ -1,0 +1,130 @@
+"""What a run does: which targets, which tasks, which phases."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from .errors import PlanError
+from .target import Target
+from .transcript import Label
+from .workload import WorkloadConfig
+
+Dialect = Literal["sglang", "openai"]
+
+LONGEST_REQUEST_ID_ARM: Final = 32
+
+# task numbers read as LEVEL PAIR LABEL SEQUENCE in decimal: 16 0 0 000123 is the 124th measured request of level 16.
+_SEQUENCE_SPAN: Final = 1_000_000
+_LABEL_SPAN: Final = 10
+_PAIR_SPAN: Final = 10
+_LABEL_DIGIT: Final = {Label.MEASURED: 0, Label.WARMUP: 1, Label.COOLDOWN: 2}
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Phase(_Frozen):
+    """`level` users in closed loop against one arm's target: a warm-up that does not count, then the window."""
+
+    index: int = Field(ge=0)
+    arm: str = Field(pattern=rf"^[a-z][a-z0-9_-]{{0,{LONGEST_REQUEST_ID_ARM - 1}}}$")
+    level: int = Field(ge=1, le=100_000)
+    warmup_seconds: float = Field(default=2.0, ge=0)
+    window_seconds: float = Field(default=10.0, gt=0)
+
+
+class Plan(_Frozen):
+    """A whole run. `targets` maps each arm to a base URL; `phases` run in order.
+
+    `cancel_rate` is the share of requests that the client gives up on, early in the answer or before it.
+    `request_timeout_seconds` bounds one request from its sending to its last byte.
+    """
+
+    seed: int = Field(ge=0)
+    dialect: Dialect = "sglang"
+    targets: Mapping[str, str]
+    model: str = Field(min_length=1)
+    workload: WorkloadConfig = WorkloadConfig()
+    phases: tuple[Phase, ...] = Field(min_length=1)
+    cancel_rate: float = Field(default=0.12, ge=0, le=1)
+    connect_timeout_seconds: float = Field(default=5.0, gt=0)
+    request_timeout_seconds: float = Field(default=60.0, gt=0)
+    most_response_bytes: int = Field(default=16 * 2**20, ge=1024)
+    bearer_token_environment: str | None = None
+
+    @field_validator("targets")
+    @classmethod
+    def _are_urls(cls, targets: Mapping[str, str]) -> Mapping[str, str]:
+        for url in targets.values():
+            try:
+                Target.parse(url)
+            except PlanError as error:
+                raise ValueError(str(error)) from None
+        return targets
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        seen: dict[tuple[str, int], int] = {}
+        for position, phase in enumerate(self.phases):
+            if phase.index != position:
+                raise ValueError(f"phases[{position}].index is {phase.index}; number the phases 0, 1, 2, …")
+            if phase.arm not in self.targets:
+                raise ValueError(f"phases[{position}].arm is {phase.arm!r}, which targets does not name")
+            key = (phase.arm, phase.level)
+            seen[key] = seen.get(key, 0) + 1
+            if seen[key] > _PAIR_SPAN:
+                raise ValueError(f"arm {phase.arm!r} has more than {_PAIR_SPAN} phases of level {phase.level}")
+        return self
+
+    def target(self, phase: Phase) -> Target:
+        """Where the phase's requests go."""
+        return Target.parse(self.targets[phase.arm])
+
+    def task_number(self, phase: Phase, label: Label, sequence: int) -> int:
+        """Number of the phase's `sequence`-th request of a label.
+
+        The n-th phase of a level in one arm has the same numbers as the n-th in another, so that both meet the same
+        tasks; a level's further phases have others.
+        """
+        if sequence >= _SEQUENCE_SPAN:
+            raise PlanError(f"phase {phase.index} sent {_SEQUENCE_SPAN} requests of one kind; shorten its window")
+        earlier = self.phases[: phase.index]
+        pair = sum(1 for other in earlier if (other.arm, other.level) == (phase.arm, phase.level))
+        return ((phase.level * _PAIR_SPAN + pair) * _LABEL_SPAN + _LABEL_DIGIT[label]) * _SEQUENCE_SPAN + sequence
+
+    def bearer_token(self) -> str | None:
+        """The token in the environment variable that the plan names; it is read, never stored. Raises PlanError."""
+        if self.bearer_token_environment is None:
+            return None
+        token = os.environ.get(self.bearer_token_environment, "")
+        if not token or not token.isascii() or not token.isprintable():
+            raise PlanError(
+                f"environment variable {self.bearer_token_environment} holds no bearer token; "
+                "export it, or drop bearer_token_environment from the plan"
+            )
+        return token
+
+
+def load_plan(path: Path) -> Plan:
+    """Read a plan file. Raises PlanError with one line that names the value and the remedy."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise PlanError(f"plan {path} cannot be read ({error.strerror}); give the path of a plan's JSON file") from None
+    try:
+        return Plan.model_validate_json(text)
+    except ValidationError as error:
+        first, *others = error.errors(include_url=False)
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+        # our own messages name the value, except where it is a secret.
+        has_value = place and first["type"] not in ("missing", "json_invalid", "value_error")
+        value = f" is {first['input']!r:.80}" if has_value else ""
+        message = first["msg"].removeprefix("Value error, ")
+        more = f" (and {len(others)} more)" if others else ""
+        raise PlanError(f"plan {path}: {place or 'the whole'}{value}: {message}{more}") from None
