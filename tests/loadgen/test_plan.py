@@ -109,8 +109,8 @@ def test_bearer_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_share_of_the_wait_becomes_seconds() -> None:
-    # 0.75 of a wait of 0.4 s
-    assert Cancel(after_wait_share=0.75).timed(0.4) == Cancel(after_seconds=pytest.approx(0.3))
+    # 0.75 of a wait of 0.5 s, exact in binary
+    assert Cancel(after_wait_share=0.75).timed(0.5) == Cancel(after_seconds=0.375)
     assert Cancel(after_reads=2).timed(0.4) == Cancel(after_reads=2)
 
 

@@ -19,7 +19,9 @@ def parsed(tokens: list[int], step: int = 1) -> list[Delta]:
 
 
 def assembled(deltas: list[Delta]) -> tuple[str, list[tuple[str, str]]]:
-    text, names, arguments = "", [], []
+    text = ""
+    names: list[str] = []
+    arguments: list[str] = []
     for delta in deltas:
         match delta:
             case ContentDelta(piece):

@@ -32,7 +32,7 @@ class LoadPolicy(Section):
     window_seconds: float = Field(default=10.0, gt=0, le=86_400)
     warmup_seconds: float = Field(default=2.0, ge=0, le=3_600)
     seed: int = Field(default=1, ge=0, lt=2**63)
-    cancel_rate: float = Field(default=0.08, ge=0, lt=1)
+    cancel_rate: float = Field(default=0.12, ge=0, lt=1)
     request_timeout_seconds: float = Field(default=60.0, gt=0, le=3_600)
     dialect: Literal["sglang", "openai"] = "sglang"
     workload: dict[str, Any] = Field(default_factory=dict)

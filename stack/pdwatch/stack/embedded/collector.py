@@ -119,20 +119,21 @@ class EngineCollector(Collector):
         }
 
     def _startup(self) -> Iterator[Metric]:
-        facts, zero = self._facts, {(phase,): 0.0 for phase in _GRAPH_PHASES}
-        phases = {("load_weight",): facts.load_weight_seconds, ("scheduler_e2e",): facts.startup_seconds}
+        facts = self._facts
+        zero: Series = {(phase,): 0.0 for phase in _GRAPH_PHASES}
+        phases: Series = {("load_weight",): facts.load_weight_seconds, ("scheduler_e2e",): facts.startup_seconds}
         yield self._scheduled_gauge("graph_memory_usage_gb", ("phase",), zero)
         yield self._gauge("startup_cuda_graph_time_seconds", TOKENIZER_LABELS, self._tokenizer, ("phase",), zero)
         yield self._gauge("startup_time_seconds", TOKENIZER_LABELS, self._tokenizer, ("phase",), phases)
 
     def _counters(self, now: Snapshot) -> Iterator[Metric]:
         statistics = now.statistics
-        tokens = {
+        tokens: Series = {
             ("prefill_compute",): statistics.prefill_compute_tokens,
             ("prefill_cache",): statistics.prefill_cache_tokens,
             ("decode",): statistics.decode_tokens,
         }
-        stages = {(category, "none"): seconds for category, seconds in now.stage_seconds.items()}
+        stages: Series = {(category, "none"): seconds for category, seconds in now.stage_seconds.items()}
         cpu = time.process_time()
         pid = (str(os.getpid()),)
         yield self._scheduled_gauge("num_retracted_reqs", ("pid",), {pid: now.load.retracted_queue})

@@ -40,7 +40,7 @@ class WorkerMetrics:
     """The registry of one worker. Attributes with SGLang's names are children ready to observe."""
 
     def __init__(self, facts: WorkerFacts, snapshot: Callable[[], Snapshot]) -> None:
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it untyped
         self.registry = CollectorRegistry()
         self._tokenizer = (facts.model_name, facts.engine_type)
         self._scheduler = (facts.model_name, facts.engine_type, "0", "0", "0")
