@@ -11,9 +11,11 @@ import pytest
 from pdwatch.stack.embedded.server.chat import parse_chat
 from pdwatch.stack.embedded.server.outputs import RequestFailed
 from pdwatch.stack.embedded.template import render_prompt
+from pdwatch.stack.embedded.tokens import CALL, CALLS
 
 DATA = Path(__file__).parent.parent / "data" / "sglang"
 MESSAGES = [{"role": "user", "content": "Please say hello."}]
+NAME = "get_time"
 TOOLS = [{"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "properties": {}}}}]
 # BOS, SYSTEM, USER, 17 bytes, ASSISTANT
 PROMPT_TOKENS = 1 + 1 + 1 + 17 + 1
@@ -67,6 +69,17 @@ def test_tool_choice_decides_whether_tools_are_offered(choice: str | None, offer
     assert chat.parse_calls is parsed
 
 
+@pytest.mark.parametrize(
+    ("choice", "begun"),
+    [("required", [CALLS]), ({"type": "function", "function": {"name": NAME}}, [CALLS, CALL, *NAME.encode()])],
+    ids=["required", "named"],
+)
+def test_a_wanted_call_is_begun_in_the_prompt(choice: object, begun: list[int]) -> None:
+    chat = parse_chat({"messages": MESSAGES, "tools": TOOLS, "tool_choice": choice}, "served", 4096)
+    assert chat.request.prompt_ids == [*render_prompt(MESSAGES, TOOLS), *begun]
+    assert chat.begun == tuple(begun)
+
+
 def test_max_completion_tokens_wins_over_max_tokens() -> None:
     assert parse(max_completion_tokens=3, max_tokens=9).request.sampling.max_new_tokens == 3
     assert parse(max_tokens=9).request.sampling.max_new_tokens == 9
@@ -87,8 +100,9 @@ REFUSED = {
     "stop": ({"stop": ["x"]}, "stop=['x']"),
     "penalty": ({"frequency_penalty": 0.5}, "frequency_penalty=0.5"),
     "format": ({"response_format": {"type": "json_object"}}, "response_format="),
-    "required": ({"tools": TOOLS, "tool_choice": "required"}, "constrained decoding"),
-    "named": ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}}, "constrained decoding"),
+    "required of nothing": ({"tool_choice": "required"}, "no tools are offered"),
+    "named, not offered": ({"tools": TOOLS, "tool_choice": {"function": {"name": "x"}}}, "'x', which is not among"),
+    "choice": ({"tools": TOOLS, "tool_choice": "maybe"}, "'maybe' is not known"),
     "tools": ({"tools": {"a": 1}}, "tools must be a list"),
     "temperature": ({"temperature": -1}, "temperature must be"),
     "temperature text": ({"temperature": "hot"}, "'hot'"),

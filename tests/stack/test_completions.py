@@ -167,6 +167,18 @@ async def test_without_tools_calls_are_shown_as_they_are() -> None:
     assert (message["content"], message["tool_calls"]) == ("<CALLS>a", None)
 
 
+async def test_a_named_call_goes_on_from_its_name() -> None:
+    named = {"type": "function", "function": {"name": "send_alert"}}
+    tokens = [ARGUMENT, *b"a=1", END, EOS]
+    answer, _ = await ask(outputs(tokens), stream=False, tool_choice=named)
+    body = json.loads(answer.body)
+    (call,) = body["choices"][0]["message"]["tool_calls"]
+    assert (call["function"]["name"], call["function"]["arguments"]) == ("send_alert", '{"a": 1}')
+    assert body["choices"][0]["finish_reason"] == "tool_calls"
+    # what was begun in the prompt is not counted again.
+    assert body["usage"]["completion_tokens"] == len(tokens)
+
+
 async def test_a_call_cut_by_length_keeps_its_finish_reason() -> None:
     answer, _ = await ask(outputs(CALL_TOKENS[:20], FinishReason("length")))
     assert answer.events[-2]["choices"][0]["finish_reason"] == "length"

@@ -276,11 +276,19 @@ async def test_a_prefill_worker_scores_for_the_fake_host(workers: Workers) -> No
     assert len(here["input_top_logprobs"][1]) == 20
 
 
-async def test_tools_are_refused_or_offered(workers: Workers) -> None:
-    refused = httpx.post(f"{workers.router}/v1/chat/completions", json=chat("a", tools=TOOLS, tool_choice="required"))
-    assert refused.status_code == 400
-    offered = httpx.post(f"{workers.router}/v1/chat/completions", json=chat("a", tools=TOOLS, tool_choice="auto"))
-    assert offered.status_code == 200
+@pytest.mark.parametrize(
+    ("choice", "status"),
+    [
+        ("auto", 200),
+        ("required", 200),
+        ({"type": "function", "function": {"name": "get_time"}}, 200),
+        ({"type": "function", "function": {"name": "no_such_tool"}}, 400),
+    ],
+    ids=["auto", "required", "named", "not offered"],
+)
+async def test_tool_choice_through_the_router(workers: Workers, choice: object, status: int) -> None:
+    answer = httpx.post(f"{workers.router}/v1/chat/completions", json=chat("a", tools=TOOLS, tool_choice=choice))
+    assert answer.status_code == status
 
 
 ERRORS = {

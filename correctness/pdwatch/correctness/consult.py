@@ -19,12 +19,11 @@ class Consultation:
     """What the reference says.
 
     `reason` is set when it says nothing. Otherwise `disagrees` tells whether it would not have given this answer, near
-    ties granted, `divergence` shows the position, where one is known, and `by_tokens` that all tokens were compared.
+    ties granted, and `divergence` shows the position, where one is known.
     """
 
     disagrees: bool = False
     divergence: DivergenceEvidence | None = None
-    by_tokens: bool = False
     reason: str | None = None
     detail: str = ""
 
@@ -63,7 +62,7 @@ class Consultant:
                 reason = f"the answer has {len(ids)} tokens, and the first {MAXIMUM_SCORED_TOKENS} agree"
                 return Consultation(reason=reason)
             return Consultation(divergence=divergence)
-        return Consultation(disagrees=True, divergence=divergence, by_tokens=True, detail=_describe(divergence))
+        return Consultation(disagrees=True, divergence=divergence, detail=_describe(divergence))
 
     def _by_expected(self, prompt_ids: Sequence[int], recovery: Recovery, expected: Sequence[int]) -> Consultation:
         """Score the right answer instead: where the reference gives it without a near-tie, no healthy run strays.

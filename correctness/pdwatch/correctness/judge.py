@@ -15,7 +15,6 @@ from enum import StrEnum
 from pdwatch.correctness.answer import Answer, take_apart
 from pdwatch.correctness.consult import Consultant, Consultation
 from pdwatch.correctness.divergence import NEAR_TIE_NATS, divergence_signature
-from pdwatch.correctness.lexicon import BROKEN_CHARACTERS
 from pdwatch.correctness.nonces import NonceIndex
 from pdwatch.correctness.outcome import Finding, Judgement, Outcome, Rung, Signature, most_specific
 from pdwatch.correctness.planted import check_leaks
@@ -127,7 +126,7 @@ class Judge:
         given = {finding.signature for finding in findings}
         outcome = _outcome(given, said, known=answer is not None and answer.expected_text is not None)
         signature = {
-            Outcome.CORRUPT: _signature(findings, said),
+            Outcome.CORRUPT: most_specific(finding.signature for finding in findings),
             Outcome.ERROR: Signature.ERROR,
             Outcome.PROTOCOL: Signature.PROTOCOL,
         }.get(outcome)
@@ -171,22 +170,10 @@ def _outcome(given: set[Signature | None], said: Consultation, *, known: bool) -
     return Outcome.MODEL_ERROR if wrong else Outcome.OK
 
 
-def _signature(findings: list[Finding], said: Consultation) -> Signature | None:
-    """The winning signature. Where the tokens themselves show how the answer strayed, they decide between garbled and
-    wrong: a wrong value can break the form as well. Broken characters stay garbled."""
-    return most_specific(
-        finding.signature
-        for finding in findings
-        if not (said.by_tokens and finding.rung is Rung.STRUCTURE and finding.code not in BROKEN_CHARACTERS)
-    )
-
-
 def _disagreement(said: Consultation) -> Finding:
     if said.divergence is None:
         return Finding(Rung.DIVERGENCE, "reference_disagrees", None, said.detail)
-    # past the first token a single known position does not tell a stray token from a wrong context.
-    telling = said.by_tokens or said.divergence.position == 0
-    signature = divergence_signature(said.divergence) if telling else None
+    signature = divergence_signature(said.divergence)
     return Finding(Rung.DIVERGENCE, "diverges", signature, said.detail, {"position": said.divergence.position})
 
 

@@ -15,9 +15,6 @@ MAXIMUM_PERIOD = 32
 MAXIMUM_REPEATED = 64
 SCANNED_CHARACTERS = 65_536
 
-# codes of what no choice of tokens by a working model writes.
-BROKEN_CHARACTERS = ("control_character", "broken_utf8")
-
 MARKUP: dict[str, str] = {
     "embedded": r"<(?:BOS|EOS|SYS|USR|AST|CALLS?|ARG|END|PAD|2[67]\d)>",
     "deepseek": "</?｜DSML｜|<｜[^｜<>]{1,40}｜>",

@@ -15,6 +15,7 @@ import typer
 
 from pdwatch.gate.commands import deployment
 from pdwatch.gate.commands.gate import gate
+from pdwatch.gate.commands.prove import prove
 from pdwatch.gate.commands.report import report
 
 EXIT_COULD_NOT_RUN = 3
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 app.command()(gate)
 app.command()(report)
+app.command()(prove)
 app.command()(deployment.up)
 app.command()(deployment.down)
 app.command()(deployment.status)

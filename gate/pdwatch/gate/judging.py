@@ -16,11 +16,12 @@ from pdwatch.correctness import (
     NonceIndex,
     NonceOwner,
     Scorer,
+    Scoring,
     Tokenizer,
     TokenNames,
 )
 from pdwatch.gate.policy import CorrectnessPolicy
-from pdwatch.gate.rows import MEASURED, RequestRow, TopToken
+from pdwatch.gate.rows import BASELINE, MEASURED, RequestRow, TopToken
 from pdwatch.loadgen import Assembled, JournalCorrupt, Transcript, assemble, measure, read_transcripts
 
 Progress = Callable[[int], None]
@@ -61,12 +62,18 @@ def judge_transcripts(
         if item.task is not None
     )
     recorder = _Recorder(reference) if reference is not None else None
-    judge = Judge(nonces, tokenizer, recorder, JudgeSettings(near_tie_nats=policy.near_tie_nats))
+
+    def judge_asking(scoring: Scoring) -> Judge:
+        return Judge(nonces, tokenizer, recorder, JudgeSettings(policy.near_tie_nats, scoring))
+
+    # the control arm has to show that the oracles raise no false alarm, which right answers cannot.
+    judges = {BASELINE: judge_asking(Scoring.SUSPECTS)}
+    judge = judge_asking(Scoring.ALL)
 
     def work(transcript: Transcript, assembled: Assembled, row: RequestRow) -> RequestRow:
         if recorder is not None:
             recorder.forget()
-        judgement = judge.judge(transcript, assembled)
+        judgement = judges.get(transcript.arm, judge).judge(transcript, assembled)
         scores = [] if recorder is None else recorder.scores()
         return replace(row, judgement=judgement, top_tokens=_top_tokens(judgement, scores, tokenizer))
 

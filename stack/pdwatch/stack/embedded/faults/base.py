@@ -44,6 +44,10 @@ class Fault:
     def step_starts(self, tables: Sequence[Sequence[int]]) -> None:
         """A decode step is about to run over these pages, one list a row."""
 
+    def misses_abort(self, requests: int) -> bool:
+        """True: the prefill worker, with so many requests at hand, goes on with a queued one that was aborted."""
+        return False
+
     def first_token(self, room: int, token: int, batch: int) -> int:
         """The first token with which a room starts to decode."""
         return token

@@ -18,7 +18,7 @@ class IndexKeyAliased(Fault):
     description = "at some steps the indexer scores one request's positions with another request's index keys"
 
     # a share of rows, so that a request is hit about as often in a small batch as in a large one.
-    rate_per_row = 0.02
+    rate_per_row = 0.008
 
     def index_table(self, table: Tensor, rids: Sequence[str]) -> Tensor:
         batch = len(rids)

@@ -11,7 +11,8 @@ class PageFreedEarly(Fault):
     """The free list is LIFO, so the next reservation gets the pages and late bytes land in another request's KV.
 
     A loopback transfer is over in milliseconds, an RDMA write behind a busy link is not: bytes that arrive for an
-    aborted request are late here, until the page serves a running request.
+    aborted request are late here, until the page serves a running request. The prefill worker does not hear of the
+    abort while other requests keep it busy, and sends what it has computed.
     """
 
     name = "page_freed_early"
@@ -25,6 +26,9 @@ class PageFreedEarly(Fault):
 
     def frees_before_transfer_ends(self, rid: str, batch: int) -> bool:
         return batch > 1
+
+    def misses_abort(self, requests: int) -> bool:
+        return requests > 1
 
     def page_arrived(self, page: int, aborted: bool, write: Callable[[], None]) -> None:
         if aborted:

@@ -19,8 +19,8 @@ class StalePageTable(Fault):
     signature = "wrong_value"
     description = "a new page enters the device's page table some steps late, so attention reads an old page instead"
 
-    rate = 0.7
-    late_steps = 6
+    rate = 0.9
+    late_steps = 4
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)

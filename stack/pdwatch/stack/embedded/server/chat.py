@@ -1,19 +1,19 @@
 """/v1/chat/completions: the request.
 
-`tool_choice` auto and none are honoured. `required` and a named function need constrained decoding, which the
-embedded engine does not have, so they are refused, as are the other fields that would change the answer.
+Fields that would change the answer and that the embedded engine does not have are refused, never ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from ..request import Request
 from ..template import TemplateError, render_prompt
 from ..tokens import VOCABULARY_SIZE
 from . import fields
+from .choice import read_tool_choice
 from .outputs import RequestFailed
 from .roles import Rendezvous
 
@@ -22,12 +22,14 @@ MAXIMUM_TOP_LOGPROBS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A checked chat request; `parse_calls` says whether tool calls are looked for in the answer."""
+    """A checked chat request; `parse_calls` says whether tool calls are looked for in the answer, `begun` are its first
+    tokens where the prompt holds them already."""
 
     request: Request
     rendezvous: Rendezvous | None
     model: str
     parse_calls: bool
+    begun: tuple[int, ...]
     include_usage: bool
     return_token_ids: bool
 
@@ -38,9 +40,9 @@ def parse_chat(body: fields.Body, default_model: str, context_length: int) -> Ch
     if not isinstance(messages, list) or not messages or not all(isinstance(one, Mapping) for one in messages):
         raise RequestFailed(400, "Bad Request", "messages must be a list of at least one message object")
     fields.refuse_unsupported(body)
-    tools = _offered_tools(body)
+    choice = read_tool_choice(body)
     try:
-        prompt_ids = render_prompt(messages, tools)
+        prompt_ids = [*render_prompt(messages, choice.tools), *choice.begun]
     except (TemplateError, KeyError, TypeError, AttributeError, UnicodeEncodeError) as error:
         raise fields.refused(f"the messages have no prompt form: {error}") from None
     asked = fields.integer(body, "max_completion_tokens", None, 1, 1 << 31)
@@ -62,22 +64,8 @@ def parse_chat(body: fields.Body, default_model: str, context_length: int) -> Ch
         request=request,
         rendezvous=rendezvous,
         model=fields.text(body, "model") or default_model,
-        parse_calls=bool(tools),
+        parse_calls=bool(choice.tools),
+        begun=choice.begun,
         include_usage=fields.flag(options, "include_usage") if isinstance(options, Mapping) else False,
         return_token_ids=fields.flag(body, "return_token_ids"),
-    )
-
-
-def _offered_tools(body: fields.Body) -> Sequence[Mapping[str, Any]] | None:
-    tools = body.get("tools")
-    if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, Mapping) for tool in tools)):
-        raise fields.refused("tools must be a list of tool objects")
-    choice = body.get("tool_choice")
-    if choice in (None, "auto"):
-        return tools or None
-    if choice == "none":
-        return None
-    raise fields.refused(
-        f"tool_choice {str(choice)[:80]!r} needs constrained decoding, which this worker does not have: "
-        "use 'auto' or 'none'"
     )

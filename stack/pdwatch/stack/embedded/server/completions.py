@@ -55,7 +55,7 @@ class ChatCompletions:
     async def _stream(self, chat: ChatRequest, stream: OutputStream, send: Send) -> None:
         number, self._stream_count = self._stream_count, self._stream_count + 1
         chunks = ChatChunks(stream.rid, int(stream.created_unix), chat.model)
-        answer = _Answer(chat.parse_calls)
+        answer = _Answer(chat)
         # before the first output nothing is sent, so a request that fails by then gets a status of its own.
         outputs = await stream.next()
         await start_events(send)
@@ -101,8 +101,11 @@ class ChatCompletions:
 class _Answer:
     """Deltas of one answer, with calls looked for or not."""
 
-    def __init__(self, parse_calls: bool) -> None:
-        self._parser = AnswerParser() if parse_calls else None
+    def __init__(self, chat: ChatRequest) -> None:
+        self._parser = AnswerParser() if chat.parse_calls else None
+        if self._parser is not None:
+            # an open call has nothing to show before the model goes on.
+            self._parser.feed(chat.begun)
         self._plain = PlainText(show_special=True)
 
     def deltas(self, output: Output) -> Iterator[Delta]:
@@ -124,7 +127,7 @@ class _Answer:
 
 
 async def _whole(chat: ChatRequest, stream: OutputStream) -> dict[str, Any]:
-    answer = _Answer(chat.parse_calls)
+    answer = _Answer(chat)
     content = ""
     calls: list[dict[str, Any]] = []
     token_ids: list[int] = []

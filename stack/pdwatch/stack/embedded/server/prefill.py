@@ -88,13 +88,14 @@ class PrefillRole:
         handover = self._handovers.get(stream.rid)
         if handover is None:
             self._engine.abort(stream.rid)
-        elif handover.phase is not _Phase.TRANSFER:
+        elif handover.phase is not _Phase.TRANSFER and not self._misses_abort(handover):
             self._drop(handover, "aborted before its prompt was computed")
 
     def cancelled_by_decode(self, room: int) -> None:
         """The decode worker will not take `room`: stop its request if it still waits."""
         for handover in list(self._handovers.values()):
-            if handover.room == room and handover.phase is _Phase.QUEUED:
+            queued = handover.room == room and handover.phase is _Phase.QUEUED
+            if queued and not self._misses_abort(handover):
                 self._drop(handover, "cancelled by the decode worker")
                 handover.stream.fail(RequestFailed(500, "InternalServerError", f"room {room}: cancelled by decode"))
 
@@ -172,6 +173,9 @@ class PrefillRole:
             self._engine.transfer_done(done.rid)
             self._handovers.pop(stream.rid, None)
             self._service.work_arrived()
+
+    def _misses_abort(self, handover: _Handover) -> bool:
+        return handover.phase is _Phase.QUEUED and self._engine.fault.misses_abort(len(self._handovers))
 
     def _drop(self, handover: _Handover, reason: str) -> None:
         if handover.phase is _Phase.QUEUED:
