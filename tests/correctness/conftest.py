@@ -165,6 +165,7 @@ def _exchange(
     sent_seconds: float = 10.0,
     ended_seconds: float = 11.0,
     arm: str = "candidate",
+    sent_body: str = "{}",
 ) -> Exchange:
     """By default the right answer with honest counts; `completion_tokens` defaults to what the answer renders to."""
     task = task or _task()
@@ -190,7 +191,7 @@ def _exchange(
         dialect="sglang",
         target="http://127.0.0.1:1",
         task=task,
-        sent_body="{}",
+        sent_body=sent_body,
         connect_seconds=None,
         sent_seconds=sent_seconds,
         sent_unix_seconds=1_800_000_000.0,

@@ -273,3 +273,24 @@ def test_a_hostile_answer_never_raises_hangs_or_prints_raw(
         len(detail) < 1_000 and "\x1b" not in detail and "\u202e" not in detail for detail in details
     )
     assert len(json.dumps(judged.to_json())) < 60_000
+
+
+@pytest.mark.parametrize(
+    ("limit", "outcome"),
+    [(40, Outcome.CORRUPT), (9, Outcome.MODEL_ERROR)],
+    ids=["cut before its length", "as long as allowed"],
+)
+def test_an_answer_cut_by_length(limit, outcome, make_exchange, make_task, known_reference, tokenizer):
+    task = make_task(text="nothing to call NONCE")
+    own = [*b"nothing t"]
+    exchange = make_exchange(
+        task,
+        content="nothing t",
+        calls=(),
+        finish_reason="length",
+        completion_tokens=len(own),
+        sent_body=json.dumps({"max_completion_tokens": limit}),
+    )
+    # every token is the reference's own: only the length that was asked for tells that it was cut.
+    judged = verdict(exchange, known_reference(own), tokenizer)
+    assert judged == (outcome, Signature.TRUNCATED if outcome is Outcome.CORRUPT else None)

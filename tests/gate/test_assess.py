@@ -129,15 +129,26 @@ def test_a_reference_can_be_declared_unneeded(row: Make) -> None:
     assert assess(clean(row), facts(reference_available=False), policy).result is Result.PASS
 
 
-def test_signatures_are_ordered_by_count_and_begin_at_their_first_level(row: Make) -> None:
+def test_a_leak_leads_then_the_commonest_and_each_begins_at_its_first_level(row: Make) -> None:
     rows = clean(row)
+    rows += [row(10 + n, level=4, phase=4, outcome=Outcome.CORRUPT, signature=Signature.GARBLED) for n in range(2)]
     rows += [row(20 + n, level=4, phase=4, outcome=Outcome.CORRUPT, signature=Signature.WRONG_VALUE) for n in range(3)]
     rows += [row(30, level=1, phase=1, outcome=Outcome.CORRUPT, signature=Signature.LEAK)]
     verdict = assess(rows, facts(), load_policy())
     assert [(each.signature, each.count, each.first_level) for each in verdict.signatures] == [
-        ("wrong_value", 3, 4),
         ("leak", 1, 1),
+        ("wrong_value", 3, 4),
+        ("garbled", 2, 4),
     ]
+
+
+@pytest.mark.parametrize(("wrong", "result"), [(2, Result.PASS), (3, Result.INCONCLUSIVE)], ids=["2 of 12", "3 of 13"])
+def test_answers_that_the_reference_gets_wrong_too_are_bounded(row: Make, wrong: int, result: Result) -> None:
+    # clean gives ten answers a level; the limit is 0.2: 2 / 12 = 0.17, 3 / 13 = 0.23.
+    errors = [row(50 + n, level=4, phase=4, outcome=Outcome.MODEL_ERROR) for n in range(wrong)]
+    verdict = assess(clean(row) + errors, facts(), load_policy())
+    assert verdict.result is result
+    assert (("model errors", 4, "INCONCLUSIVE") in names(verdict)) is (result is Result.INCONCLUSIVE)
 
 
 def test_a_dirty_control_arm_is_told(row: Make) -> None:

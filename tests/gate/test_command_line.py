@@ -194,7 +194,7 @@ def test_every_option_and_command_has_a_help_line() -> None:
 
     group = get_command(app)
     commands = group.commands  # type: ignore[attr-defined]
-    assert set(commands) == {"gate", "report", "up", "down", "status", "faults", "version"}
+    assert set(commands) == {"gate", "report", "prove", "up", "down", "status", "faults", "version"}
     for command in commands.values():
         assert command.help
         for parameter in command.params:

@@ -105,6 +105,19 @@ def test_gauges_add_up_rates_restart_and_means_skip_empty_seconds(tmp_path: Path
     assert len(samples.gauge("baseline", "decode", "running").values) == 0
 
 
+def test_two_scrapes_in_one_second_count_once(tmp_path: Path) -> None:
+    path = tmp_path / "server.jsonl.zst"
+    with JournalWriter(path) as journal:
+        for seconds, running in ((2.99, 1), (4.01, 1), (4.98, 3), (5.99, 1)):
+            for worker in ("decode-0", "decode-1"):
+                journal.append(record(100.0 + seconds, worker, f"running {running if worker == 'decode-0' else 2}\n"))
+    samples = load_server_samples(path, 100.0)
+    # seconds 2, 4 and 5; in 4 the later scrape counts: 3 + 2
+    total, largest = (ask("candidate", "decode", "running") for ask in (samples.gauge, samples.largest))
+    assert (list(total.seconds), list(total.values)) == ([2, 4, 5], [3, 5, 3])
+    assert list(largest.values) == [2, 3, 2]
+
+
 def test_a_torn_journal_gives_what_came_before(tmp_path: Path) -> None:
     path = tmp_path / "journal.zst"
     with JournalWriter(path) as journal:

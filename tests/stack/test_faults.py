@@ -86,7 +86,7 @@ def test_the_catalogue_says_what_each_fault_is() -> None:
         "first_token_other_room": "first_token",
         "index_k_aliased": "wrong_value",
         "nan_row_sanitised": "garbled",
-        "page_freed_early": "wrong_value",
+        "page_freed_early": "leak",
         "sampler_rows_swapped": "garbled",
         "slow_step": "slow_decode",
         "stale_page_table": "wrong_value",

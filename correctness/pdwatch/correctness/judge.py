@@ -22,7 +22,7 @@ from pdwatch.correctness.score import Scorer
 from pdwatch.correctness.structure import request_text
 from pdwatch.correctness.tokens import Tokenizer
 from pdwatch.correctness.transport import check_transport
-from pdwatch.correctness.wire import check_protocol
+from pdwatch.correctness.wire import check_early_length, check_protocol
 from pdwatch.loadgen import Assembled, Task, Transcript
 from pdwatch.loadgen import Outcome as TransportOutcome
 
@@ -77,6 +77,9 @@ class Judge:
         if transcript.outcome is not TransportOutcome.COMPLETE:
             return self._unfinished(transcript, findings)
         findings += check_protocol(assembled)
+        early = check_early_length(assembled, transcript.sent_body)
+        if early is not None:
+            findings.append(early)
         if task is None:
             return self._conclude(transcript, findings, None, Consultation(reason="the request's task is not known"))
         answer, seen = take_apart(task, assembled, prompt_text, self._tokenizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pdwatch.correctness.difference import bytes_missing
@@ -29,6 +30,22 @@ def check_protocol(assembled: Assembled) -> tuple[Finding, ...]:
         signature = None if defect.code in _LAWFUL else _SIGNATURES.get(defect.code, Signature.PROTOCOL)
         findings.append(Finding(Rung.WIRE, defect.code, signature, excerpt(defect.detail), {"count": defect.count}))
     return tuple(findings)
+
+
+def check_early_length(assembled: Assembled, sent_body: str) -> Finding | None:
+    """A finding when the answer ends with finish_reason "length" before the length that was asked for.
+
+    The tokens of such an answer are all the reference's own, so no later rung would see that it was cut.
+    """
+    if assembled.finish_reason != "length":
+        return None
+    body = json.loads(sent_body)
+    limit = body.get("max_completion_tokens") or body.get("max_tokens")
+    got = assembled.usage_count("completion_tokens")
+    if not isinstance(limit, int) or got is None or got >= limit:
+        return None
+    detail = f"finish_reason is length after {got} tokens, and {limit} were allowed"
+    return Finding(Rung.WIRE, "early_length", Signature.TRUNCATED, detail, {"received": got, "allowed": limit})
 
 
 def check_prompt_count(assembled: Assembled, prompt_tokens: int) -> Finding | None:

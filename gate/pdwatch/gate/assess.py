@@ -135,7 +135,7 @@ def _summarise(rows: Sequence[RequestRow], running_batch: int | None, policy: Ga
         measured=len(rows),
         scored=sum(row.scored for row in rows),
         outcomes={} if summary is None else {outcome.value: count for outcome, count in summary.outcomes.items()},
-        signatures=_most_frequent_first(rows),
+        signatures=_leading_first(rows),
         corrupt=_corrupt_rate(rows, policy.correctness.confidence),
         failure_bursts=0 if summary is None else summary.failure_bursts,
         running_batch=running_batch,
@@ -144,11 +144,13 @@ def _summarise(rows: Sequence[RequestRow], running_batch: int | None, policy: Ga
     )
 
 
-def _most_frequent_first(rows: Sequence[RequestRow]) -> dict[str, int]:
-    """Signatures of failing requests; among equals the most specific first."""
+def _leading_first(rows: Sequence[RequestRow]) -> dict[str, int]:
+    """Signatures of failing requests: a leak leads, for a single one is proof that requests mix; then by number, and
+    among equals the most specific first."""
     counts = Counter(row.signature for row in rows if row.failing and row.signature)
     precedence = [signature.value for signature in Signature]
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], precedence.index(item[0]))))
+    leak = Signature.LEAK.value
+    return dict(sorted(counts.items(), key=lambda item: (item[0] != leak, -item[1], precedence.index(item[0]))))
 
 
 def _corrupt_rate(rows: Sequence[RequestRow], confidence: float) -> Rate:
@@ -181,6 +183,12 @@ def _validity_checks(level: int, candidate: ArmSummary, policy: GatePolicy) -> l
     if unscored:
         text = f"{unscored} answers could not be judged without the reference"
         checks.append(Check(name="unscored", level=level, result=Result.INCONCLUSIVE, text=text))
+    wrong = candidate.outcomes.get(Outcome.MODEL_ERROR.value, 0)
+    if candidate.scored:
+        few = wrong / candidate.scored <= policy.validity.max_model_error_ratio
+        text = f"{wrong} of {candidate.scored} answers are wrong in the reference as well"
+        text += "" if few else ": are these the right weights and template?"
+        checks.append(Check(name="model errors", level=level, result=_valid(few), text=text))
     if level > 1:
         batch, needed = candidate.running_batch or 0, policy.validity.min_running_batch
         reached = batch >= needed
@@ -298,9 +306,8 @@ def _signatures(
     candidate: Sequence[RequestRow], levels: Sequence[LevelVerdict], pooled: Comparison | None
 ) -> tuple[SignatureSummary, ...]:
     failing = sorted((row for row in candidate if row.failing), key=lambda row: (row.level, row.sent_seconds))
-    counts = Counter(row.signature for row in failing if row.signature)
     summaries = []
-    for signature, count in counts.most_common():
+    for signature, count in _leading_first(failing).items():
         first = next(row for row in failing if row.signature == signature)
         summaries.append(
             SignatureSummary(

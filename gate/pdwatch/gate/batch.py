@@ -13,9 +13,8 @@ _RUNNING = "sglang:num_running_reqs"
 def running_batches(rows: Sequence[RequestRow], samples: ServerSamples) -> dict[tuple[str, int], int]:
     """Largest decode batch by (arm, level), while measured requests of that arm and level were in flight.
 
-    The larger of what the decode workers told (sampled once a second, so short peaks are missed) and of the
-    number of answers that were streaming at one time (which proves a batch only as far as one worker served
-    them; a server whose metrics nobody sampled leaves nothing else).
+    The larger of what a decode worker told (sampled once a second, so short peaks are missed) and of the
+    answers that were streaming at one time, spread over the decode workers: so many shared one worker at least.
     """
     batches: dict[tuple[str, int], int] = {}
     spans: dict[tuple[str, int], list[tuple[float, float]]] = {}
@@ -23,7 +22,8 @@ def running_batches(rows: Sequence[RequestRow], samples: ServerSamples) -> dict[
         if row.measured:
             spans.setdefault((row.arm, row.level), []).append((row.sent_seconds, row.ended_seconds))
     for (arm, level), sent in spans.items():
-        line = samples.gauge(arm, "decode", _RUNNING)
+        line = samples.largest(arm, "decode", _RUNNING)
+        workers = max(1, sum((server.arm, server.role) == (arm, "decode") for server in samples.servers))
         inside = [
             value
             for second, value in zip(line.seconds, line.values, strict=True)
@@ -34,7 +34,7 @@ def running_batches(rows: Sequence[RequestRow], samples: ServerSamples) -> dict[
             for row in rows
             if (row.arm, row.level) == (arm, level) and row.measured and row.first_token_seconds is not None
         )
-        batches[arm, level] = max([int(value) for value in inside] + [overlap(streaming)])
+        batches[arm, level] = max([int(value) for value in inside] + [-(-overlap(streaming) // workers)])
     return batches
 
 

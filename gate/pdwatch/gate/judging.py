@@ -26,6 +26,9 @@ from pdwatch.loadgen import Assembled, JournalCorrupt, Transcript, assemble, mea
 
 Progress = Callable[[int], None]
 
+# of the baseline's right answers, each so-many-th is scored by the reference; of the candidate's, all are.
+CONTROL_EVERY = 4
+
 
 class Transcripts:
     """The transcripts of a run, readable more than once; `damage` says why reading stopped early, if it did."""
@@ -66,14 +69,14 @@ def judge_transcripts(
     def judge_asking(scoring: Scoring) -> Judge:
         return Judge(nonces, tokenizer, recorder, JudgeSettings(policy.near_tie_nats, scoring))
 
-    # the control arm has to show that the oracles raise no false alarm, which right answers cannot.
-    judges = {BASELINE: judge_asking(Scoring.SUSPECTS)}
-    judge = judge_asking(Scoring.ALL)
+    thorough, sparing = judge_asking(Scoring.ALL), judge_asking(Scoring.SUSPECTS)
 
     def work(transcript: Transcript, assembled: Assembled, row: RequestRow) -> RequestRow:
         if recorder is not None:
             recorder.forget()
-        judgement = judges.get(transcript.arm, judge).judge(transcript, assembled)
+        # a share of the control arm's right answers shows whether the reference agrees with a healthy build at all.
+        spared = transcript.arm == BASELINE and transcript.number % CONTROL_EVERY
+        judgement = (sparing if spared else thorough).judge(transcript, assembled)
         scores = [] if recorder is None else recorder.scores()
         return replace(row, judgement=judgement, top_tokens=_top_tokens(judgement, scores, tokenizer))
 

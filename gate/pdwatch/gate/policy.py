@@ -79,6 +79,7 @@ class ValidityPolicy(Section):
 
     min_scored: int = Field(default=8, ge=1)
     min_running_batch: int = Field(default=2, ge=2)
+    max_model_error_ratio: float = Field(default=0.2, ge=0, le=1)
     reference_required: bool = True
 
 

@@ -76,6 +76,8 @@ class RunRecord(BaseModel):
     policy: GatePolicy
     embedded: bool
     fault: str | None = None
+    fault_seed: int | None = None
+    deployments: tuple[dict[str, Any], ...] = ()
     model: str | None = None
     reference_available: bool = False
     workers: tuple[WorkerRecord, ...] = ()

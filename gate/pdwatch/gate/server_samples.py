@@ -50,6 +50,10 @@ class ServerSamples:
         """Sum over the servers of an arm and role, at each scrape second."""
         return _sum_lines(self._lines(arm, role, name, labels or {}))
 
+    def largest(self, arm: str, role: str, name: str) -> Line:
+        """Largest value among the servers of an arm and role, at each scrape second."""
+        return _merged(self._lines(arm, role, name, {}), np.maximum)
+
     def rate(self, arm: str, role: str, name: str, labels: Mapping[str, str] | None = None) -> Line:
         """Increase per second of a counter, summed over servers; a reset counts from zero."""
         return _sum_lines([_increase(line, per_second=True) for line in self._lines(arm, role, name, labels or {})])
@@ -75,7 +79,7 @@ class ServerSamples:
             for series_index in wanted:
                 chosen = (self.server_index == server_index) & (self.series_index == series_index)
                 if chosen.any():
-                    lines.append(Line(np.floor(self.seconds[chosen]), self.values[chosen]))
+                    lines.append(_latest_each_second(self.seconds[chosen], self.values[chosen]))
         return lines
 
 
@@ -117,6 +121,13 @@ def load_server_samples(path: Path, started_monotonic_seconds: float) -> ServerS
     )
 
 
+def _latest_each_second(seconds: np.ndarray, values: np.ndarray) -> Line:
+    """The line on whole seconds. Two scrapes can fall into one when the first came late: the later one counts."""
+    whole = np.floor(seconds)
+    latest = np.append(np.diff(whole) > 0, True)
+    return Line(whole[latest], values[latest])
+
+
 def _increase(line: Line, *, per_second: bool) -> Line:
     if len(line.values) < 2:
         return Line(np.empty(0), np.empty(0))
@@ -124,16 +135,18 @@ def _increase(line: Line, *, per_second: bool) -> Line:
     steps = np.where(steps < 0, line.values[1:], steps)
     if not per_second:
         return Line(line.seconds[1:], steps)
-    spans = np.diff(line.seconds)
-    # two scrapes can fall on one whole second when the first came late
-    valid = spans > 0
-    return Line(line.seconds[1:][valid], steps[valid] / spans[valid])
+    return Line(line.seconds[1:], steps / np.diff(line.seconds))
 
 
 def _sum_lines(lines: Sequence[Line]) -> Line:
+    return _merged(lines, np.add)
+
+
+def _merged(lines: Sequence[Line], together: np.ufunc) -> Line:
+    """Values of one second taken together."""
     if not lines:
         return Line(np.empty(0), np.empty(0))
     seconds, positions = np.unique(np.concatenate([line.seconds for line in lines]), return_inverse=True)
-    values = np.zeros(len(seconds))
-    np.add.at(values, positions, np.concatenate([line.values for line in lines]))
+    values = np.full(len(seconds), 0.0 if together is np.add else -np.inf)
+    together.at(values, positions, np.concatenate([line.values for line in lines]))
     return Line(seconds, values)

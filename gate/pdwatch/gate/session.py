@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from pdwatch.correctness import Reference, ScoreJournal
+from pdwatch.correctness import Reference, ReferenceUnavailable, ScoreJournal
 from pdwatch.gate.console import Talk
 from pdwatch.gate.derive import derive, stored_reference, tokenizer_for
 from pdwatch.gate.driver import Event, drive
@@ -68,6 +68,8 @@ def run_gate(request: GateRequest, talk: Talk) -> tuple[RunFolder, Verdict]:
         host=host_facts(),
         embedded=embedded,
         fault=request.fault,
+        fault_seed=None if request.fault is None else request.fault_seed,
+        deployments=tuple(spec.model_dump(mode="json") for spec in specs),
     )
     talk.say(f"run folder {folder.path}")
     with raise_on_signals():
@@ -99,6 +101,8 @@ def _run(folder: RunFolder, targets: Targets, check: Callable[[], None], talk: T
         phases=tuple(PhaseRecord.model_validate(phase.model_dump()) for phase in plan.phases),
         not_checked=tuple(_not_checked(targets, found.model)),
     )
+    if targets.reference is not None and not found.reference_available:
+        talk.say("warning: the reference does not answer; the verdict will be INCONCLUSIVE")
     with Sampler(folder.server_samples, targets.sampled()):
         relay = _Relay(talk, plan)
         drive(folder.plan, folder.path, folder.logs / "loadgen.log", relay, check)
@@ -119,11 +123,17 @@ def _judge(folder: RunFolder, targets: Targets, plan: Plan, talk: Talk) -> Verdi
         verdict = derive(folder, None, finished=True, progress=progress)
     else:
         token = plan.bearer_token()
-        with (
-            ScoreJournal(folder.reference_scores) as journal,
-            Reference(targets.reference, journal, bearer_token=token) as reference,
-        ):
-            verdict = derive(folder, reference, finished=True, connections=reference.connections, progress=progress)
+        try:
+            with (
+                ScoreJournal(folder.reference_scores) as journal,
+                Reference(targets.reference, journal, bearer_token=token) as reference,
+            ):
+                verdict = derive(folder, reference, finished=True, connections=reference.connections, progress=progress)
+        except ReferenceUnavailable as error:
+            # the load is worth keeping: without its reference the run is INCONCLUSIVE, and says so.
+            talk.say(f"warning: {error}; judging without it")
+            folder.update(reference_available=False)
+            verdict = derive(folder, None, finished=True, progress=progress)
     talk.end()
     return verdict
 

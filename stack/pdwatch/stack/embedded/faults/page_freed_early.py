@@ -17,8 +17,11 @@ class PageFreedEarly(Fault):
 
     name = "page_freed_early"
     where = "decode worker, abort of a request whose KV transfer is running"
-    signature = "wrong_value"
-    description = "pages are freed before the transfer into them ends; late bytes overwrite another request's KV"
+    signature = "leak"
+    description = (
+        "pages are freed before the transfer into them ends; late bytes overwrite another request's KV. At a decode "
+        "batch above 1; the prefill worker misses the abort whenever it holds more than one request"
+    )
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)

@@ -35,7 +35,7 @@ class StalePageTable(Fault):
     def step_starts(self, tables: Sequence[Sequence[int]]) -> None:
         late, self._late = self._late, []
         for steps, update in late:
-            if steps:
+            if steps and len(tables) > 1:
                 self._late.append((steps - 1, update))
             else:
                 update()
