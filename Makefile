@@ -5,6 +5,10 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
+# what is installed goes into .venv and what runs comes from there, whatever the caller's shell is set to
+unexport PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX
+export PIP_USER = no
+
 .PHONY: help gate test lint types lock clean
 .DELETE_ON_ERROR:
 
@@ -35,7 +39,7 @@ $(STAMP): requirements/lock.txt requirements/torch.txt requirements/install-torc
 		|| { echo "$(PYTHON) is older than Python 3.11: name a newer one, e.g. make PYTHON=python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv --clear .venv
 	$(PIP_INSTALL) --require-hashes --requirement requirements/lock.txt
-	requirements/install-torch $(BIN)/python
+	sh requirements/install-torch $(BIN)/python
 	$(PIP_INSTALL) --no-build-isolation --no-deps --editable .
 	@touch $@
 

@@ -13,6 +13,8 @@ from pdwatch.correctness import (
     NonceIndex,
     NonceOwner,
     Outcome,
+    OwnAnswer,
+    ReferenceRefused,
     ReferenceUnavailable,
     Scoring,
     Signature,
@@ -294,3 +296,89 @@ def test_an_answer_cut_by_length(limit, outcome, make_exchange, make_task, known
     # every token is the reference's own: only the length that was asked for tells that it was cut.
     judged = verdict(exchange, known_reference(own), tokenizer)
     assert judged == (outcome, Signature.TRUNCATED if outcome is Outcome.CORRUPT else None)
+
+
+class AnsweringReference:
+    """Answers each request with a text and calls of its own; scores as `scorer` does, if at all."""
+
+    def __init__(self, content="", calls=(), margin_nats=None, scorer=None):
+        self.answer = OwnAnswer(content, tuple(calls), margin_nats)
+        self.asked = []
+        self._scorer = scorer
+
+    def score(self, prompt_ids, answer_ids):
+        assert self._scorer is not None, "there are no tokens to score"
+        return self._scorer.score(prompt_ids, answer_ids)
+
+    def own_answer(self, sent_body):
+        self.asked.append(sent_body)
+        return self.answer
+
+
+FREE_RUNNING = {
+    "right by a wide margin": (call(), 3.0, (Outcome.CORRUPT, Signature.WRONG_VALUE)),
+    "right, past the limit": (call(), 0.51, (Outcome.CORRUPT, Signature.WRONG_VALUE)),
+    "right, at the limit": (call(), 0.5, (Outcome.UNSCORED, None)),
+    "right, margin not told": (call(), None, (Outcome.CORRUPT, Signature.WRONG_VALUE)),
+    "wrong in the same way": (call(count=5), 3.0, (Outcome.MODEL_ERROR, None)),
+    "wrong in another way": ([("record_event", "{")], 3.0, (Outcome.MODEL_ERROR, None)),
+    "no call at all": ([], 3.0, (Outcome.MODEL_ERROR, None)),
+}
+
+
+@pytest.mark.parametrize(("calls", "margin_nats", "expected"), FREE_RUNNING.values(), ids=FREE_RUNNING.keys())
+def test_without_a_tokenizer_a_wrong_answer_is_held_beside_the_references_own(
+    calls, margin_nats, expected, make_exchange
+):
+    reference = AnsweringReference(calls=calls, margin_nats=margin_nats)
+    exchange = make_exchange(calls=call(count=5))
+    assert verdict(exchange, reference) == expected
+    assert reference.asked == [exchange.transcript.sent_body]
+
+
+@pytest.mark.parametrize(
+    ("margin_nats", "told"),
+    [
+        (3.0, "3.00 nats or more ahead of any other"),
+        (0.2, "a near-tie (0.20 nats) might explain it"),
+        (None, "by which margin is not known"),
+    ],
+)
+def test_the_margin_is_told(margin_nats, told, make_exchange):
+    exchange = make_exchange(calls=call(count=5))
+    judged = Judge(NonceIndex(), None, AnsweringReference(calls=call(), margin_nats=margin_nats)).judge(
+        exchange.transcript, exchange.assembled
+    )
+    assert told in (judged.reason or judged.findings[-1].detail)
+
+
+@pytest.mark.parametrize("answer", ["broken JSON", "a broken word as tool"])
+def test_without_a_tokenizer_a_broken_form_keeps_its_signature(answer, make_exchange):
+    reference = AnsweringReference(calls=call(), margin_nats=3.0)
+    exchange = make_exchange(calls=WRONG[answer][0])
+    assert verdict(exchange, reference) == (Outcome.CORRUPT, Signature.GARBLED)
+
+
+def test_without_a_tokenizer_a_right_answer_is_not_compared(make_exchange):
+    reference = AnsweringReference()
+    assert verdict(make_exchange(), reference) == (Outcome.OK, None)
+    assert reference.asked == []
+
+
+def test_with_a_tokenizer_the_reference_only_scores(make_exchange, known_reference, tokenizer, right_ids):
+    reference = AnsweringReference(calls=call(), scorer=known_reference(right_ids))
+    assert verdict(make_exchange(calls=call(count=5)), reference, tokenizer)[0] is Outcome.CORRUPT
+    assert reference.asked == []
+
+
+def test_a_reference_that_refuses_to_answer_leaves_the_request_unscored(make_exchange):
+    class Refusing(AnsweringReference):
+        def own_answer(self, sent_body):
+            raise ReferenceRefused("the reference refused to answer (HTTP 400): too long")
+
+    exchange = make_exchange(calls=call(count=5))
+    judged = Judge(NonceIndex(), None, Refusing()).judge(exchange.transcript, exchange.assembled)
+    assert (judged.outcome, judged.reason) == (
+        Outcome.UNSCORED,
+        "the reference refused to answer (HTTP 400): too long",
+    )

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ import pytest
 
 from pdwatch.correctness import (
     NotStored,
+    OwnAnswer,
     Reference,
     ReferenceMismatch,
     ReferenceRefused,
@@ -24,6 +26,7 @@ from pdwatch.correctness import (
     read_facts,
 )
 
+STREAMS = Path(__file__).parents[1] / "data" / "sglang" / "streams"
 PROMPT = [256, 104, 105, 260]
 ANSWER = [111, 107, 257]
 INFO = {"model_path": "tiny", "weight_version": "default", "architectures": ["Tiny"], "model_type": "tiny"}
@@ -48,7 +51,9 @@ class FakeServer:
     status: int = 200
     answer: Callable[[dict[str, Any]], bytes] = lambda body: json.dumps(canned(ANSWER, ANSWER)).encode()
     drop_connections: int = 0
+    refuses_logprobs: bool = False
     asked: list[dict[str, Any]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
 
 
@@ -65,10 +70,14 @@ def server() -> Iterator[FakeServer]:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             fake.asked.append(body)
+            fake.paths.append(self.path)
             fake.headers.append({name.lower(): value for name, value in self.headers.items()})
             if fake.drop_connections:
                 fake.drop_connections -= 1
                 self.close_connection = True
+                return
+            if fake.refuses_logprobs and "logprobs" in body:
+                self._send(422, b'{"error": "logprobs are off"}')
                 return
             self._send(fake.status, fake.answer(body))
 
@@ -246,3 +255,124 @@ def test_a_journal_of_another_reference_is_refused(server, journal):
     server.info = {**INFO, "weight_version": "step-2000"}
     with pytest.raises(ReferenceMismatch, match="weight_version is step-2000 there and default in"):
         Reference(server.url, journal)
+
+
+SENT = json.dumps(
+    {"model": "m", "messages": [], "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+)
+PLAIN = {"model": "m", "messages": [], "temperature": 0, "stream": False}
+
+
+def position(*logprobs: float | None) -> dict[str, Any]:
+    tops = [{"token": f"t{index}", "bytes": None, "logprob": value} for index, value in enumerate(logprobs)]
+    return {"token": "t0", "bytes": None, "logprob": logprobs[0], "top_logprobs": tops}
+
+
+def completion(logprobs: Any = None, **message: Any) -> bytes:
+    """A chat completion in one piece, as SGLang sends it."""
+    call = {"id": "call_1", "index": 0, "type": "function", "function": {"name": "record", "arguments": '{"a": 1}'}}
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": None, "tool_calls": [call], **message},
+        "logprobs": logprobs,
+        "finish_reason": "tool_calls",
+    }
+    return json.dumps({"id": "r1", "object": "chat.completion", "model": "m", "choices": [choice]}).encode()
+
+
+# likeliest minus second: 2.9, 0.25 and about 1e9 for a second token of probability zero.
+TOLD = {"content": [position(-0.1, -3.0), position(-0.5, -0.75, -4.0), position(0.0, None)]}
+RECORD = (("record", '{"a": 1}'),)
+
+
+def test_it_is_asked_for_the_same_completion_in_one_piece_with_logprobs(reference, server):
+    server.answer = lambda body: completion(TOLD)
+    assert reference.own_answer(SENT) == OwnAnswer("", RECORD, 0.25)
+    assert server.asked == [{**PLAIN, "logprobs": True, "top_logprobs": 20}]
+    assert server.paths == ["/v1/chat/completions"]
+    assert reference.statistics.answered == 1
+
+
+def test_an_own_answer_is_asked_for_once_and_stays_in_the_journal(reference, server, journal):
+    server.answer = lambda body: completion(TOLD)
+    live = reference.own_answer(SENT)
+    assert reference.own_answer(SENT) == live
+    assert len(server.asked) == 1
+    assert StoredReference(journal).own_answer(SENT) == live
+    with pytest.raises(NotStored, match="no answer to this request"):
+        StoredReference(journal).own_answer("{}")
+
+
+def test_a_server_that_refuses_logprobs_is_asked_without_them_from_then_on(reference, server):
+    server.refuses_logprobs, server.answer = True, lambda body: completion()
+    assert reference.own_answer(SENT) == OwnAnswer("", RECORD, None)
+    reference.own_answer('{"model": "n"}')
+    assert ["logprobs" in body for body in server.asked] == [True, False, False]
+    assert reference.statistics.refused == 0
+
+
+def test_a_request_refused_either_way_concerns_itself_only(reference, server):
+    server.status, server.answer = 400, lambda body: b'{"error": "the input is too long"}'
+    with pytest.raises(ReferenceRefused, match=r"refused to answer \(HTTP 400\).*too long"):
+        reference.own_answer(SENT)
+    server.status, server.answer = 200, lambda body: completion(TOLD)
+    assert reference.own_answer(SENT).margin_nats == 0.25
+    assert (len(server.asked), reference.statistics.refused) == (3, 1)
+
+
+def test_the_margin_of_a_recorded_answer(reference, server):
+    server.answer = lambda body: (STREAMS / "chat_plain_logprobs.body").read_bytes()
+    # of its four positions the second is the closest: −5.291356 − (−5.346043) = 0.0547
+    answer = reference.own_answer(SENT)
+    assert (answer.content, answer.calls) == ("#\ufffd\x013", ())
+    assert answer.margin_nats == pytest.approx(0.0547, abs=2e-5)
+
+
+MARGINS: dict[str, tuple[Any, float | None]] = {
+    "no logprobs": (None, None),
+    "an empty list": ({"content": []}, None),
+    "null for a list": ({"content": None}, None),
+    "the emitted token only": ({"content": [position(-0.1, -3.0), position(-0.1)]}, None),
+    "an exact tie": ({"content": [position(-0.7, -0.7)]}, 0.0),
+    "not in order": ({"content": [position(-3.0, -1.0)]}, 2.0),
+}
+
+
+@pytest.mark.parametrize(("logprobs", "margin_nats"), MARGINS.values(), ids=MARGINS.keys())
+def test_the_smallest_margin(logprobs, margin_nats, reference, server):
+    server.answer = lambda body: completion(logprobs)
+    assert reference.own_answer(SENT).margin_nats == margin_nats
+
+
+def test_half_a_surrogate_pair_can_be_stored(reference, server, journal):
+    server.answer = lambda body: completion(content="\ud83d", tool_calls=None)
+    assert reference.own_answer(SENT).content == "\ufffd"
+    assert StoredReference(journal).own_answer(SENT).content == "\ufffd"
+
+
+NO_COMPLETION = {
+    "no JSON": b"<html>",
+    "an empty object": b"{}",
+    "a list": b"[]",
+    "no choice": b'{"choices": []}',
+    "an error in band": b'{"error": {"message": "out of memory"}}',
+    "text for a log-probability": completion({"content": [position("x", -1.0)]}),  # type: ignore[arg-type]
+    "NaN": completion({"content": [position(math.nan, -1.0)]}),
+    "a list for logprobs": completion([1]),
+    "a number for a position": completion({"content": [7]}),
+    "two megabytes": b'{"x": "' + b"x" * 2_000_000 + b'"}',
+    "nested without end": b"[" * 500_000,
+}
+
+
+@pytest.mark.parametrize("body", NO_COMPLETION.values(), ids=NO_COMPLETION.keys())
+def test_what_is_no_completion_is_no_reference(body, reference, server, monkeypatch):
+    monkeypatch.setattr("pdwatch.correctness.reference._CHAT_BYTES", 1_000_000)
+    server.answer = lambda asked: body
+    with pytest.raises(ReferenceUnavailable) as caught:
+        reference.own_answer(SENT)
+    assert len(str(caught.value)) < 600
+    # nothing more is asked of it, by whichever question.
+    with pytest.raises(ReferenceUnavailable):
+        reference.score(PROMPT, ANSWER)
+    assert len(server.asked) == 1

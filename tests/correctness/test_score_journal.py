@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import zstandard
 
-from pdwatch.correctness import AnswerScore, JournalError, PositionScore, ScoreJournal
+from pdwatch.correctness import AnswerScore, JournalError, OwnAnswer, PositionScore, ScoreJournal
+from pdwatch.correctness.own_answer import answer_key
 from pdwatch.correctness.score_journal import score_key
 
 
@@ -29,6 +30,28 @@ def test_scores_come_back_and_facts_stay_the_first(tmp_path):
         assert [journal.get(key) for key in ("one", "two", "three", "four")] == [score(1), score(2), score(3), None]
         assert journal.facts == {"url": "http://a"}
         assert len(journal) == 3
+
+
+def test_own_answers_come_back_beside_scores(tmp_path):
+    path = tmp_path / "reference.jsonl.zst"
+    answers = {
+        "calls": OwnAnswer("", (("record", '{"a": "東京"}'), ("cancel", "{}")), 0.25),
+        "text": OwnAnswer("fjord\0", (), None),
+    }
+    with ScoreJournal(path) as journal:
+        journal.put("one", 10, score(1))
+        for key, answer in answers.items():
+            journal.put_answer(key, answer)
+        journal.put_answer("text", answers["calls"])
+    with ScoreJournal(path, read_only=True) as journal:
+        assert {key: journal.get_answer(key) for key in answers} == answers
+        assert (journal.get("one"), journal.get_answer("three")) == (score(1), None)
+
+
+def test_the_key_of_a_request_knows_nothing_of_its_transport():
+    asked = answer_key('{"model": "m", "seed": 1}')
+    assert asked == answer_key('{"seed": 1, "model": "m", "stream": true, "stream_options": {"include_usage": true}}')
+    assert asked != answer_key('{"model": "m", "seed": 2}')
 
 
 def test_every_cut_of_the_last_frame_loses_that_frame_only(tmp_path):

@@ -15,8 +15,14 @@ from pathlib import Path
 import pytest
 
 from pdwatch.gate.cli import app, main
+from pdwatch.gate.console import Talk
 from pdwatch.gate.derive import derive
+from pdwatch.gate.errors import TargetError
+from pdwatch.gate.policy import TargetsPolicy
+from pdwatch.gate.preflight import preflight
 from pdwatch.gate.run_folder import RunFolder, State
+from pdwatch.gate.session import GateRequest
+from pdwatch.gate.targets import Targets, arm_servers, existing_targets
 
 
 @pytest.fixture
@@ -65,6 +71,9 @@ BAD_INPUT = [
         ["gate", "--weights", "absent.safetensors"], ["absent.safetensors", "does not exist"], id="no-weights"
     ),
     pytest.param(["gate", "--target", "ftp://x"], ["`targets.router`", "`ftp://x`"], id="not-http"),
+    pytest.param(
+        ["gate", "--target", "http://x/?key=hunter2"], ["`http://x/?«hidden»`", "without a query"], id="query"
+    ),
     pytest.param(["gate", "--decode-url", "http://127.0.0.1:1"], ["add --target URL"], id="workers-without-router"),
     pytest.param(
         ["gate", "--target", "http://127.0.0.1:1", "--fault", "slow_step"], ["`--fault`"], id="fault-elsewhere"
@@ -112,8 +121,11 @@ def test_an_unreachable_target_is_named_and_leaves_a_readable_folder(
         (200, b"<html>", "without JSON"),
         (200, b'{"data": []}', "lists no model"),
         (200, b"[" + b"1," * 2_000_000 + b"1]", "without JSON"),
+        (200, b'{"data": [{"id": "\\u001b[2J"}]}', "(`\\x1b[2J`): serve it under a plain name"),
+        (200, b'{"data": [{"id": "' + b"x" * 257 + b'"}]}', "serve it under a plain name"),
+        (200, b'{"data": [{"id": 7}]}', "serve it under a plain name"),
     ],
-    ids=["not-found", "a-web-page", "no-model", "endless"],
+    ids=["not-found", "a-web-page", "no-model", "endless", "control-character", "long-name", "number-as-name"],
 )
 def test_a_target_that_is_no_model_server_is_told(
     status: int,
@@ -124,7 +136,56 @@ def test_a_target_that_is_no_model_server_is_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["gate", "-q", "--target", model_server(status, body)]) == 3
-    assert told in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_worker_that_was_named_must_be_there(
+    role: str, free_port: int, model_server: Callable[[int, bytes], str]
+) -> None:
+    router, gone = model_server(200, b'{"data": [{"id": "tiny"}]}'), f"http://127.0.0.1:{free_port}"
+    for embedded in (False, True):
+        servers = tuple(arm_servers("candidate", router, None, **{"prefill": (), "decode": (), role: (gone,)}))
+        targets = Targets({"candidate": router}, None, servers, embedded=embedded)
+        if embedded:
+            assert preflight(targets, None, None).workers[1].server_info is None
+            continue
+        with pytest.raises(TargetError, match=f"worker `{gone}` is unreachable .*start it, or correct --{role}-url"):
+            preflight(targets, None, None)
+
+
+@pytest.mark.parametrize(("status", "body"), [(404, b""), (200, b"<html>")], ids=["not-found", "a-web-page"])
+def test_a_worker_that_answers_anything_is_there(
+    status: int, body: bytes, model_server: Callable[[int, bytes], str]
+) -> None:
+    router = model_server(200, b'{"data": [{"id": "tiny"}]}')
+    targets = existing_targets(TargetsPolicy(router=router, decode=(model_server(status, body),)))
+    assert [worker.role for worker in preflight(targets, None, None).workers] == ["router", "decode"]
+
+
+@pytest.mark.parametrize("is_up", [True, False], ids=["up", "gone"])
+def test_a_reference_that_was_named_is_asked(
+    is_up: bool, free_port: int, model_server: Callable[[int, bytes], str]
+) -> None:
+    router = model_server(200, b'{"data": [{"id": "tiny"}]}')
+    reference = router if is_up else f"http://127.0.0.1:{free_port}"
+    targets = existing_targets(TargetsPolicy(router=router, reference=reference))
+    assert preflight(targets, None, None).reference_available is is_up
+
+
+def test_no_baseline_wins_over_the_policy_file(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("policy.toml").write_text('targets.router = "http://a"\ntargets.baseline = "http://b"\n')
+    asked: list[str | None] = []
+
+    def run_gate(request: GateRequest, talk: Talk) -> None:
+        asked.append(request.policy.targets.baseline)
+        raise TargetError("enough")
+
+    monkeypatch.setattr("pdwatch.gate.session.run_gate", run_gate)
+    assert [main(["gate", "-q", "--config", "policy.toml", *more]) for more in ([], ["--no-baseline"])] == [3, 3]
+    assert asked == ["http://b", None]
 
 
 def test_an_empty_token_variable_is_named(in_empty_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,13 +278,62 @@ def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     assert json.loads(capsys.readouterr().out) == {"pdwatch": "1.2.3"}
 
 
-def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ours_keeps_its_traceback_and_is_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def broken(path: Path) -> RunFolder:
-        raise ZeroDivisionError
+        raise ZeroDivisionError("by \x1b[2J")
 
     monkeypatch.setattr("pdwatch.gate.run_folder.RunFolder.open", broken)
-    with pytest.raises(ZeroDivisionError):
-        main(["report", "."])
+    assert main(["report", "."]) == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("Traceback")
+    assert lines[-2:] == [
+        "ZeroDivisionError: by \\x1b[2J",
+        "error: internal fault (ZeroDivisionError), please report it",
+    ]
+
+
+def test_control_characters_of_a_server_do_not_reach_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], hostile: str
+) -> None:
+    def refused(path: Path) -> RunFolder:
+        raise TargetError(f"it said {hostile}")
+
+    monkeypatch.setattr("pdwatch.gate.run_folder.RunFolder.open", refused)
+    assert main(["report", "."]) == 3
+    assert "\\x1b[31m\\u202e\\u200b" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, EOFError], ids=["ctrl-c", "end of input"])
+def test_an_interrupted_command_is_no_verdict(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(path: Path) -> RunFolder:
+        raise error
+
+    monkeypatch.setattr("pdwatch.gate.run_folder.RunFolder.open", interrupted)
+    assert main(["report", "."]) == 3
+    assert capsys.readouterr().err.splitlines()[-1] == "error: stopped by SIGINT"
+
+
+@pytest.mark.parametrize("form", [["--json"], []], ids=["json", "words"])
+def test_a_reader_that_leaves_does_not_change_the_verdict(form: list[str], recorded_run: RunFolder) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "pdwatch.gate.cli", "report", str(recorded_run.path), "-q", *form]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (2, "")
+
+
+def test_a_reader_that_leaves_a_list_makes_no_verdict() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "pdwatch.gate.cli", "version"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writing)
+    assert done.returncode != 1
 
 
 def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

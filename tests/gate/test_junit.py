@@ -24,7 +24,8 @@ def test_one_case_per_level_and_check(row: Callable[..., RequestRow]) -> None:
     root = ElementTree.fromstring(junit_xml(verdict_of(rows, "stopped by SIGINT\x00\ud800"), "run\x1b", 12.5))
     suite = root[0]
     cases = {(case.get("classname"), case.get("name")): case for case in suite.iter("testcase")}
-    # per level: scored, model errors, corruption, protocol, errors; level 4 also the running batch; the run: complete, reference
+    # per level: scored, model errors, corruption, protocol, errors; level 4 also the running batch; of the run:
+    # complete, reference
     assert len(cases) == 5 + 6 + 2
     assert suite.attrib["tests"] == "13"
     assert (suite.attrib["failures"], suite.attrib["errors"], suite.attrib["skipped"]) == ("1", "1", "0")

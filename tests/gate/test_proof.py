@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from pdwatch.gate.policy import GatePolicy
 from pdwatch.gate.proof import Outcome, Trial, TrialFailed, run_trial, trials
+from pdwatch.gate.run_folder import RunFolder, State
 from pdwatch.gate.verdict import (
     ArmSummary,
     LevelVerdict,
@@ -93,3 +95,24 @@ def test_a_gate_that_cannot_run_ends_the_proof_with_its_own_words(
     monkeypatch.setattr(sys, "executable", str(script))
     with pytest.raises(TrialFailed, match="trial clean-01 could not run: error: no such weights"):
         run_trial(CLEAN, tmp_path, ())
+
+
+def test_an_interrupted_trial_is_set_aside_and_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "gate"
+    script.write_text("#!/bin/sh\nexit 3\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    for state in (State.RUNNING, State.FAILED):
+        RunFolder.create(tmp_path / "clean-01", GatePolicy(), embedded=True).update(state=state)
+        with pytest.raises(TrialFailed):
+            run_trial(CLEAN, tmp_path, ())
+    kept = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
+    assert kept == ["clean-01-interrupted-1", "clean-01-interrupted-2"]
+
+
+def test_a_finished_trial_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
+    folder = RunFolder.create(tmp_path / "clean-01", GatePolicy(), embedded=True)
+    folder.update(state=State.COMPLETE)
+    folder.verdict.write_text(verdict(Result.PASS, {}).model_dump_json())
+    assert run_trial(CLEAN, tmp_path, ()) == Outcome(CLEAN, verdict(Result.PASS, {}), None)

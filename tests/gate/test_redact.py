@@ -39,13 +39,19 @@ def test_size_and_depth_are_bounded() -> None:
         ("http://host:1/x", "http://host:1/x"),
         ("mail@host", "mail@host"),
         ("http://[broken@", HIDDEN),
+        ("http://host:1/x?key=secret", f"http://host:1/x?{HIDDEN}"),
+        ("http://u:secret@host:1?key=secret#secret", f"http://{HIDDEN}@host:1?{HIDDEN}#{HIDDEN}"),
+        ("is it there?", "is it there?"),
     ],
-    ids=["password", "plain", "no-url", "broken"],
+    ids=["password", "plain", "no-url", "broken", "query", "everything", "question"],
 )
 def test_urls(text: str, shown: str) -> None:
     assert redact_url(text) == shown
 
 
 def test_the_command_line() -> None:
-    told = redact_command(["gate", "--target", "http://u:p@h:1", "--set", "targets.router=http://u:p@h:1"])
+    told = redact_command(
+        ["gate", "--target", "http://u:p@h:1", "--set", "targets.router=http://u:p@h:1", "--target", "http://h?k=p"]
+    )
     assert "u:p" not in " ".join(told)
+    assert told[-1] == f"http://h?{HIDDEN}"

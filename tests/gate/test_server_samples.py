@@ -176,3 +176,77 @@ def test_the_sampler_writes_while_it_is_open(tmp_path: Path) -> None:
 )
 def test_overlap_counts_spans_that_share_an_instant(spans: list[tuple[float, float]], expected: int) -> None:
     assert overlap(spans) == expected
+
+
+@contextmanager
+def dripping_server() -> Iterator[str]:
+    """Sends a byte at a time, each well within any read timeout, and never ends."""
+    pause = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            try:
+                while not pause.wait(0.01):
+                    self.wfile.write(b"#")
+            except OSError:
+                return
+
+        def log_message(self, *arguments: object) -> None:
+            return None
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
+    finally:
+        pause.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_body_that_drips_is_given_up() -> None:
+    with dripping_server() as url, httpx.Client(trust_env=False) as client:
+        told = sample(client, SampledServer("x", "candidate", "decode", url), limit_seconds=0.05)
+    assert told["failure"] == "over 0.05 s"
+
+
+def test_a_server_that_hangs_costs_the_others_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "server.jsonl.zst"
+    with dripping_server() as hanging, metrics_server(b"a 1\n") as url:
+        servers = [
+            SampledServer("hanging", "candidate", "decode", hanging),
+            SampledServer("well", "candidate", "decode", url),
+        ]
+        with Sampler(path, servers, period_seconds=0.01):
+            # the hanging one is given up after 0.5 s, the other one is asked again meanwhile
+            while not any(record["name"] == "hanging" for record in read_journal(path)):
+                threading.Event().wait(0.01)
+    records = list(read_journal(path))
+    first = next(index for index, record in enumerate(records) if record["name"] == "hanging")
+    assert records[first]["failure"] == "over 0.5 s"
+    assert first > 3
+
+
+def test_a_thread_that_never_ends_does_not_hold_up_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    released, entered = threading.Event(), threading.Event()
+
+    def stuck(client: httpx.Client, server: SampledServer, limit_seconds: float) -> dict[str, object]:
+        entered.set()
+        released.wait()
+        return {"late": True}
+
+    monkeypatch.setattr("pdwatch.gate.sampler.sample", stuck)
+    monkeypatch.setattr("pdwatch.gate.sampler.JOIN_SECONDS", 0.05)
+    path = tmp_path / "server.jsonl.zst"
+    sampler = Sampler(path, [SampledServer("stuck", "candidate", "decode", "http://127.0.0.1:1")])
+    with sampler:
+        entered.wait()
+    released.set()
+    for thread in threading.enumerate():
+        if thread.name == "sampler stuck":
+            thread.join()
+    assert list(read_journal(path)) == []

@@ -264,6 +264,19 @@ def test_what_is_sent(serve, stream, chunked) -> None:
     assert got.task.nonce in got.sent_body
 
 
+def test_what_opens_doors_is_not_recorded(serve, stream, chunked) -> None:
+    secret = b"Set-Cookie: a=hunter2\r\nWWW-Authenticate: hunter2\r\nProxy-Authenticate: hunter2\r\nX-Kept: yes\r\n"
+    head, _, body = chunked(stream("text")).partition(b"\r\n")
+    server = serve(sends(head + b"\r\nAuthorization: hunter2\r\n" + secret + body))
+    plan = plan_for(server.url)
+    client = client_for(plan)
+    got = ask(plan, client)
+    client.close()
+    assert got.outcome is Outcome.COMPLETE
+    assert got.response_headers["x-kept"] == "yes"
+    assert "hunter2" not in repr(got)
+
+
 def test_an_exchange_without_a_response_has_no_status() -> None:
     plan = plan_for("http://127.0.0.1:1")
     request = prepare(plan, plan.phases[0], Label.WARMUP, 0, None)

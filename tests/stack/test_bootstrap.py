@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from dataclasses import asdict
 
 import httpx
 import pytest
@@ -77,16 +78,20 @@ async def test_workers_of_different_models_do_not_meet() -> None:
     await server.close()
 
 
+def no_route(**fields: object) -> bytes:
+    """An answer with `fields` in place of those of a good route."""
+    return b"HTTP/1.1 200 OK\r\n\r\n" + json.dumps(asdict(ROUTE) | fields).encode()
+
+
 NO_ROUTES = {
     "not found": b"HTTP/1.1 404 Not Found\r\n\r\n",
     "not HTTP": b"hello",
     "not JSON": b"HTTP/1.1 200 OK\r\n\r\nhello",
     "a list": b"HTTP/1.1 200 OK\r\n\r\n[1]",
     "too few fields": b"HTTP/1.1 200 OK\r\n\r\n{}",
-    "port as text": b"HTTP/1.1 200 OK\r\n\r\n"
-    + json.dumps(
-        {"transfer_host": "h", "transfer_port": "1", "page_size": 1, "page_bytes": 1, "layout": "same"}
-    ).encode(),
+    "port as text": no_route(transfer_port="1"),
+    "port 0": no_route(transfer_port=0),
+    "port 65536": no_route(transfer_port=65536),
     "too long": b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (1 << 17),
 }
 

@@ -184,6 +184,29 @@ async def test_a_call_cut_by_length_keeps_its_finish_reason() -> None:
     assert answer.events[-2]["choices"][0]["finish_reason"] == "length"
 
 
+DEEP: Any = []
+for _ in range(3000):
+    DEEP = [DEEP]
+NESTED = {
+    "tools": {"tools": [{"function": {"name": "f", "parameters": {"properties": {"a": {"type": DEEP}}}}}]},
+    "role": {"messages": [{"role": DEEP, "content": "x"}]},
+    "logit_bias": {"logit_bias": {"1": DEEP}},
+    "tool_choice": {"tool_choice": DEEP},
+}
+
+
+@pytest.mark.parametrize("fields", NESTED.values(), ids=NESTED.keys())
+async def test_a_body_nested_too_deeply_is_refused(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nested(receive: object) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS} | fields
+
+    # given in place of the body's JSON: orjson refuses some depths itself, json.dumps cannot write any of them.
+    monkeypatch.setattr("pdwatch.stack.embedded.server.completions.read_json", nested)
+    answer, _ = await ask([])
+    assert answer.status == 400
+    assert json.loads(answer.body)["message"] == "the body is nested too deeply"
+
+
 async def test_a_failure_before_the_first_token_has_a_status() -> None:
     answer, _ = await ask([RequestFailed(500, "InternalServerError", "KV transfer failed")])
     assert answer.status == 500

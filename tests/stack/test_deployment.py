@@ -209,6 +209,10 @@ def test_a_spec_that_cannot_be(fields: dict[str, Any], message: str) -> None:
         pytest.param(
             {"engine": {"pages": 3}}, "engine settings: no key is named pages: use one of role, ", id="engine_key"
         ),
+        pytest.param({"engine": {"fault": "slow_step"}}, "fault is 'slow_step': .*--fault NAME", id="engine_fault"),
+        pytest.param({"engine": {"fault_seed": 3}}, "fault_seed is 3: .*--fault-seed NUMBER", id="engine_fault_seed"),
+        pytest.param({"engine": {"role": "decode"}}, "role is 'decode': .*leave it out", id="engine_role"),
+        pytest.param({"engine": {"device": "gpu"}}, "engine settings: device is 'gpu'", id="engine_device"),
         pytest.param({"fault": "gremlin"}, "no fault is named gremlin: use one of ", id="fault"),
     ],
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
 
 from pdwatch.stack.embedded import checkpoint, faults
 from pdwatch.stack.embedded.config import EngineConfig
@@ -145,11 +147,44 @@ def test_late_bytes_after_an_abort(sent: list[Prefilled], fault: str | None) -> 
     assert (answers["3"] == TASKS[3][1]) == (fault is None)
 
 
-def test_hooks_of_the_server_leave_a_batch_of_one_alone() -> None:
-    for name in NAMES:
-        fault = faults.load(name)
-        assert not any(fault.cut_stream(index, 1) for index in range(200))
-        assert all(fault.stream_fragment("ab", 1) == "ab" for _ in range(500))
+def certain(name: str) -> Fault:
+    """The fault with every rate set to 1: it acts whenever it may."""
+    fault = faults.load(name)
+    for attribute in [attribute for attribute in dir(fault) if attribute.startswith("rate")]:
+        setattr(fault, attribute, 1.0)
+    return fault
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_hook_acts_at_a_batch_of_one(name: str) -> None:
+    fault = certain(name)
+    logits, table, tokens = torch.randn(1, 272), torch.arange(4).reshape(1, 4), [65]
+    for number in range(20):
+        done: list[str] = []
+        fault.page_appended(1, partial(done.append, "entered"))
+        assert done == ["entered"]
+        fault.page_arrived(3, False, partial(done.append, "stored"))
+        assert done == ["entered", "stored"]
+        fault.step_starts([[1, 2, 3]])
+        assert torch.equal(fault.index_table(table, ["r"]), table)
+        assert torch.equal(fault.logits(logits), logits)
+        assert fault.sampled(list(tokens)) == tokens
+        # another token each time: a buffer of an earlier room must not come out.
+        assert fault.first_token(number, number, 1) == number
+        assert not fault.frees_before_transfer_ends("r", 1)
+        assert not fault.misses_abort(1)
+        assert not fault.cut_stream(number, 1)
+        assert fault.stream_fragment("ab", 1) == "ab"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_of_one_row_takes_its_own_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody_waits() -> float:
+        pytest.fail("the clock was read: somebody waits")
+
+    fault = certain(name)
+    monkeypatch.setattr("time.perf_counter", nobody_waits)
+    fault.step_ended(1, 10.0)
 
 
 def test_a_cut_stream_is_decided_once_for_each_request() -> None:

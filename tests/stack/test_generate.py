@@ -93,7 +93,20 @@ def test_without_a_start_no_prompt_token_is_scored() -> None:
     assert parse_generate(body, 999).request.logprob_start is None
 
 
+@pytest.mark.parametrize("name", ["seed", "sampling_seed"])
+def test_a_seed_has_two_names(name: str) -> None:
+    assert parse_generate({"text": "a", "sampling_params": {name: 11}}, 64).request.sampling.seed == 11
+
+
+def test_as_many_tokens_as_the_vocabulary_has_may_be_asked_about() -> None:
+    body = {"text": "a", "return_logprob": True, "token_ids_logprob": [7] * 272}
+    assert len(parse_generate(body, 64).request.token_ids_logprob) == 272
+
+
 REFUSED = {
+    "more chosen than tokens": ({"text": "a", "return_logprob": True, "token_ids_logprob": [7] * 273}, "at most 272"),
+    "more stops than tokens": ({"text": "a", "sampling_params": {"stop_token_ids": [7] * 273}}, "at most 272"),
+    "sampling_seed of text": ({"text": "a", "sampling_params": {"sampling_seed": "x"}}, "sampling_seed must be"),
     "nothing": ({}, "Either text or input_ids"),
     "both": ({"text": "a", "input_ids": [1]}, "Either text or input_ids"),
     "empty": ({"input_ids": []}, "prompt is empty"),

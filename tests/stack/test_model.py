@@ -13,7 +13,8 @@ from pdwatch.kernels import kernel_table
 from pdwatch.stack.embedded import checkpoint
 from pdwatch.stack.embedded.config import EngineConfig
 from pdwatch.stack.embedded.curriculum import sample
-from pdwatch.stack.embedded.model import Model, prepare_cpu
+from pdwatch.stack.embedded.device import prepare_device
+from pdwatch.stack.embedded.model import Model
 from pdwatch.stack.embedded.pool import KvPool
 from pdwatch.stack.embedded.request import Request
 from pdwatch.stack.embedded.rows import DecodeRows
@@ -97,7 +98,7 @@ def expected(task: list[int]) -> torch.Tensor:
 
 @pytest.fixture
 def model() -> Model:
-    prepare_cpu()
+    prepare_device("cpu")
     return Model(CONFIG, PARAMETERS, kernel_table("eager"), CONTEXT)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pdwatch.stack.embedded.config import ModelConfig
-from pdwatch.stack.embedded.errors import TransferError
+from pdwatch.stack.embedded.errors import ConfigurationError, TransferError
 from pdwatch.stack.embedded.pool import PADDING_PAGE, KvPool, KvSource
 
 DIMENSIONS: dict[str, Any] = {
@@ -80,3 +80,9 @@ def test_a_source_reads_its_pages_until_closed(pool: KvPool) -> None:
     source.close()
     with pytest.raises(TransferError, match="given back"):
         source.read(0)
+
+
+def test_a_pool_beyond_the_memory_is_refused_with_its_size() -> None:
+    # 2 layers of 4 + 2 floats of 4 bytes are 48 bytes a token; 2**40 pages of 8 tokens are 48 * 8 * 1024 GiB.
+    with pytest.raises(ConfigurationError, match=r"takes 393216\.0 GiB \(1099511627776 pages of 8 tokens\)"):
+        KvPool(ModelConfig(**DIMENSIONS), num_pages=1 << 40, page_size=8, device="cpu")

@@ -63,6 +63,20 @@ def test_top_p_keeps_the_smallest_set(top_p: float, possible: set[int]) -> None:
     assert set(draws(300, temperature=1.0, top_p=top_p, seed=2)) == possible
 
 
+@pytest.mark.parametrize(("temperature", "greedy"), [(0.0, True), (9e-7, True), (1e-6, False), (1.0, False)])
+def test_a_temperature_below_a_millionth_is_greedy(temperature: float, greedy: bool) -> None:
+    # two best tokens: greedy takes the first, a draw comes upon both.
+    tied = torch.zeros(1, 2)
+    sampler = Sampler(seed=0)
+    chosen = {sampler.choose(tied, [state(position, temperature=temperature)])[0] for position in range(1, 101)}
+    assert chosen == ({0} if greedy else {0, 1})
+    request = Request("r", [0], SamplingParameters(temperature=temperature), return_logprob=True)
+    (entry,) = sampler.logprobs(LOGITS, [1], request)
+    # greedy scores at a temperature of 1, as SGLang does; a division by 1e-40 would have left no number.
+    assert math.isfinite(entry.logprob)
+    assert (entry.logprob == pytest.approx(math.log(0.25), abs=1e-6)) is (greedy or temperature == 1.0)
+
+
 def test_a_low_temperature_is_almost_greedy() -> None:
     assert set(draws(200, temperature=0.02, seed=3)) == {0}
 

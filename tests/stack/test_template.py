@@ -41,6 +41,47 @@ def test_a_past_call_and_its_result_are_turns() -> None:
     assert render_prompt(messages) == [BOS, SYSTEM, USER, ord("x"), ASSISTANT, *past, USER, ord("7"), ASSISTANT]
 
 
+A = [ARGUMENT, *b"a=1"]
+PAST_CALLS = {
+    "no spaces": (None, ['{"a":1,"b":[1,2]}'], [CALLS, CALL, ord("f"), *A, ARGUMENT, *b"b=[1, 2]", END, EOS]),
+    "indented": ("", ['{\n  "a": 1\n}'], [CALLS, CALL, ord("f"), *A, END, EOS]),
+    "empty object with a space": (None, ["{ }"], [CALLS, CALL, ord("f"), END, EOS]),
+    "text before calls": (
+        "hm",
+        ['{"a": 1}', '{"a":1}'],
+        [*b"hm", CALLS, CALL, ord("f"), *A, END, CALL, ord("f"), *A, END, EOS],
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "arguments", "tokens"), PAST_CALLS.values(), ids=PAST_CALLS.keys())
+def test_history_in_another_form_is_rendered(content: str | None, arguments: list[str], tokens: list[int]) -> None:
+    calls = [{"function": {"name": "f", "arguments": text}} for text in arguments]
+    messages = [{"role": "assistant", "content": content, "tool_calls": calls}]
+    assert render_prompt(messages) == [BOS, SYSTEM, ASSISTANT, *tokens, ASSISTANT]
+
+
+UNUSABLE_CALLS = {
+    "cut arguments": {"function": {"name": "f", "arguments": '{"a": 1'}},
+    "arguments of a list": {"function": {"name": "f", "arguments": "[1]"}},
+    "arguments are no text": {"function": {"name": "f", "arguments": 7}},
+    "name is no text": {"function": {"name": 7, "arguments": "{}"}},
+    "no function": {},
+    "no call": 7,
+    "lone surrogate": {"function": {"name": "f", "arguments": '{"a":"\\ud800"}'}},
+    "hostile depth": {"function": {"name": "f", "arguments": '{"a":' + "[" * 100_000}},
+    "hostile depth, closed": {"function": {"name": "f", "arguments": '{"a":' + "[" * 5000 + "]" * 5000 + "}"}},
+    "hostile number": {"function": {"name": "f", "arguments": '{"a":' + "9" * 10_000 + "}"}},
+}
+
+
+@pytest.mark.parametrize("call", UNUSABLE_CALLS.values(), ids=UNUSABLE_CALLS.keys())
+def test_history_without_a_form_is_refused_by_its_position(call: Any) -> None:
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}]
+    with pytest.raises(TemplateError, match=r"messages\[1\]"):
+        render_prompt(messages)
+
+
 @pytest.mark.parametrize(
     ("messages", "tools", "named"),
     [

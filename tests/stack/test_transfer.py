@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
@@ -15,7 +16,7 @@ from pdwatch.stack.embedded.frames import FrameError, FrameKind, encode, encode_
 from pdwatch.stack.embedded.receiver import TransferReceiver
 from pdwatch.stack.embedded.request import TokenLogprob
 from pdwatch.stack.embedded.sender import TransferSender
-from pdwatch.stack.embedded.transfer import Layout, RoomAbandoned, TransferHeader
+from pdwatch.stack.embedded.transfer import Layout, RoomAbandoned, RoomInUse, TransferHeader
 
 LAYOUT = Layout("same", 4096)
 ROOM = (1 << 63) - 1
@@ -94,11 +95,17 @@ async def receive(receiver: TransferReceiver, address: tuple[str, int], sink: Si
     return await receiver.receive(address, room, sink, 5.0, 5.0)
 
 
+async def registered(sender: TransferSender, room: int, timeout_seconds: float = 5.0) -> None:
+    """What a prefill request does with its room before it is computed."""
+    sender.claim(room)
+    await sender.wait_registered(room, timeout_seconds)
+
+
 async def test_pages_and_first_token_arrive_as_sent() -> None:
     async with pair() as (sender, receiver, address):
         sink = Sink()
         receiving = asyncio.create_task(receive(receiver, address, sink))
-        await sender.wait_registered(ROOM, 5.0)
+        await registered(sender, ROOM)
         report = await sender.send(ROOM, header(5), Pages(5))
         assert await receiving == sink.header == header(5)
         assert sink.pages == {index: bytes([index]) * 4096 for index in range(5)}
@@ -110,7 +117,7 @@ async def test_rooms_share_one_connection() -> None:
         sinks = [Sink() for _ in range(20)]
         receiving = [asyncio.create_task(receive(receiver, address, sink, room)) for room, sink in enumerate(sinks)]
         for room in range(20):
-            await sender.wait_registered(room, 5.0)
+            await registered(sender, room)
         await asyncio.gather(*(sender.send(room, header(room % 7), Pages(room % 7)) for room in range(20)))
         await asyncio.gather(*receiving)
         assert [len(sink.pages) for sink in sinks] == [room % 7 for room in range(20)]
@@ -120,7 +127,7 @@ async def test_the_event_loop_runs_between_pages() -> None:
     async with pair() as (sender, receiver, address):
         sink = Sink()
         receiving = asyncio.create_task(receive(receiver, address, sink))
-        await sender.wait_registered(ROOM, 5.0)
+        await registered(sender, ROOM)
         sending = asyncio.create_task(sender.send(ROOM, header(60), Pages(60)))
         await sink.begun.wait()
         # an abort could come here: the header is in, most pages are not.
@@ -137,8 +144,8 @@ async def test_a_registration_before_the_request_is_kept() -> None:
         receiving = asyncio.create_task(receive(receiver, address, sink, 3))
         # another room on the same connection shows that the first registration was read.
         probe = asyncio.create_task(receive(receiver, address, Sink(), 4))
-        await sender.wait_registered(4, 5.0)
-        await sender.wait_registered(3, 5.0)
+        await registered(sender, 4)
+        await registered(sender, 3)
         await sender.send(3, header(1), Pages(1))
         assert (await receiving).pages == 1
         probe.cancel()
@@ -150,7 +157,7 @@ async def test_a_refused_room_is_abandoned_whoever_comes_first() -> None:
         with pytest.raises(RoomAbandoned, match="aborted before"):
             await receive(receiver, address, Sink(), 1)
         receiving = asyncio.create_task(receive(receiver, address, Sink(), 2))
-        await sender.wait_registered(2, 5.0)
+        await registered(sender, 2)
         await sender.refuse(2, "aborted after")
         with pytest.raises(RoomAbandoned, match="aborted after"):
             await receiving
@@ -158,11 +165,63 @@ async def test_a_refused_room_is_abandoned_whoever_comes_first() -> None:
 
 async def test_a_cancelled_room_is_given_up_by_the_sender() -> None:
     async with pair() as (sender, receiver, address):
-        waiting = asyncio.create_task(sender.wait_registered(ROOM, 5.0))
+        waiting = asyncio.create_task(registered(sender, ROOM))
         await asyncio.sleep(0)
         await receiver.cancel(address, ROOM)
         with pytest.raises(RoomAbandoned, match="cancelled by the decode worker"):
             await waiting
+
+
+async def test_a_registration_that_no_request_claims_ends_with_its_cancel() -> None:
+    async with pair() as (sender, receiver, address):
+        cancelled = asyncio.Event()
+        sender.cancelled = lambda room: cancelled.set()
+        receiving = asyncio.create_task(receive(receiver, address, Sink(), 3))
+        probe = asyncio.create_task(receive(receiver, address, Sink(), 4))
+        # the later room's registration shows that the first one was read.
+        await registered(sender, 4)
+        receiving.cancel()
+        await receiver.cancel(address, 3)
+        await cancelled.wait()
+        # the room is not the first decode worker's any more: another one may have it.
+        other = TransferReceiver(LAYOUT)
+        again = asyncio.create_task(receive(other, address, Sink(), 3))
+        await registered(sender, 3)
+        await sender.send(3, header(1), Pages(1))
+        assert (await again).pages == 1
+        await other.close()
+        probe.cancel()
+
+
+async def test_a_cancel_leaves_a_room_that_another_decode_worker_registered() -> None:
+    async with pair() as (sender, receiver, address):
+        cancelled = asyncio.Event()
+        sender.cancelled = lambda room: cancelled.set()
+        receiving = asyncio.create_task(receive(receiver, address, Sink(), 3))
+        probe = asyncio.create_task(receive(receiver, address, Sink(), 4))
+        await registered(sender, 4)
+        other = TransferReceiver(LAYOUT)
+        await other.cancel(address, 3)
+        await cancelled.wait()
+        await registered(sender, 3)
+        await sender.send(3, header(1), Pages(1))
+        assert (await receiving).pages == 1
+        await other.close()
+        probe.cancel()
+
+
+async def test_a_room_in_use_is_refused_to_a_second_request_until_it_is_sent() -> None:
+    async with pair() as (sender, receiver, address):
+        sink = Sink()
+        receiving = asyncio.create_task(receive(receiver, address, sink))
+        await registered(sender, ROOM)
+        sending = asyncio.create_task(sender.send(ROOM, header(5), Pages(5)))
+        await sink.begun.wait()
+        with pytest.raises(RoomInUse, match=f"room {ROOM} is already in use"):
+            sender.claim(ROOM)
+        await sending
+        assert (await receiving).pages == 5
+        sender.claim(ROOM)
 
 
 async def test_layouts_must_be_equal() -> None:
@@ -174,7 +233,7 @@ async def test_layouts_must_be_equal() -> None:
 async def test_a_room_nobody_registers_times_out() -> None:
     async with pair() as (sender, _, _address):
         with pytest.raises(TransferError, match=r"room 9: no decode worker came within 0\.05 s"):
-            await sender.wait_registered(9, 0.05)
+            await registered(sender, 9, 0.05)
 
 
 async def test_a_room_nobody_sends_times_out() -> None:
@@ -204,6 +263,47 @@ async def test_a_worker_that_is_not_there_is_named() -> None:
         await receive(receiver, address, Sink())
 
 
+async def test_a_host_that_is_no_name_fails_its_request_only() -> None:
+    async with pair() as (sender, receiver, address):
+        for _ in range(2):
+            with pytest.raises(TransferError, match=r"cannot connect to the prefill worker at a\.\.b:1"):
+                await receive(receiver, ("a..b", 1), Sink())
+        assert not receiver.arriving
+        receiving = asyncio.create_task(receive(receiver, address, Sink()))
+        await registered(sender, ROOM)
+        await sender.send(ROOM, header(1), Pages(1))
+        assert (await receiving).pages == 1
+
+
+async def test_a_connection_that_fails_unexpectedly_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with pair() as (sender, receiver, address):
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "open_connection", lambda *_, **__: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                await receive(receiver, address, Sink())
+        receiving = asyncio.create_task(receive(receiver, address, Sink()))
+        await registered(sender, ROOM)
+        await sender.send(ROOM, header(1), Pages(1))
+        assert (await receiving).pages == 1
+
+
+class BrokenSink(Sink):
+    def write_page(self, page_index: int, page: bytes) -> None:
+        raise ZeroDivisionError("a defect of the sink")
+
+
+async def test_a_defect_of_one_sink_leaves_the_other_rooms() -> None:
+    async with pair() as (sender, receiver, address):
+        broken = asyncio.create_task(receive(receiver, address, BrokenSink(), 1))
+        sound = asyncio.create_task(receive(receiver, address, Sink(), 2))
+        for room in (1, 2):
+            await registered(sender, room)
+            await sender.send(room, header(1), Pages(1))
+        with pytest.raises(TransferError, match="ZeroDivisionError: a defect of the sink"):
+            await broken
+        assert (await sound).pages == 1
+
+
 def flipped(frame: bytes) -> bytes:
     return frame[:-1] + bytes([frame[-1] ^ 1])
 
@@ -211,6 +311,7 @@ def flipped(frame: bytes) -> bytes:
 PAGE = encode_page(ROOM, 0, b"\0" * 4096)
 HEADER = encode_json(FrameKind.HEADER, ROOM, header(1).to_json())
 DONE = encode(FrameKind.DONE, ROOM)
+INFINITE = json.dumps(header(1).to_json()).replace('"token": 7', '"token": Infinity')
 DEFECTS = {
     "flipped bit": (HEADER + flipped(PAGE) + DONE, "checksum of page 0"),
     "page missing": (HEADER + DONE, "after 0 of 1 pages"),
@@ -223,6 +324,10 @@ DEFECTS = {
     "header without fields": (encode_json(FrameKind.HEADER, ROOM, {"tokens": 1}) + DONE, "not a transfer header"),
     "header with text counts": (
         encode_json(FrameKind.HEADER, ROOM, header(1).to_json() | {"pages": "1"}) + DONE,
+        "not a transfer header",
+    ),
+    "header with an infinite token": (
+        encode(FrameKind.HEADER, ROOM, INFINITE.encode()) + DONE,
         "not a transfer header",
     ),
     "deep JSON": (encode(FrameKind.HEADER, ROOM, b"[" * 60000) + DONE, "JSON object"),
@@ -260,7 +365,7 @@ async def test_a_hostile_peer_only_loses_its_connection(sent: bytes) -> None:
         assert await reader.read() == b""
         writer.close()
         receiving = asyncio.create_task(receive(receiver, address, Sink()))
-        await sender.wait_registered(ROOM, 5.0)
+        await registered(sender, ROOM)
         await sender.send(ROOM, header(1), Pages(1))
         assert (await receiving).pages == 1
 
@@ -268,7 +373,7 @@ async def test_a_hostile_peer_only_loses_its_connection(sent: bytes) -> None:
 async def test_a_room_registered_twice_is_refused_once() -> None:
     async with pair() as (sender, receiver, address):
         receiving = asyncio.create_task(receive(receiver, address, Sink()))
-        await sender.wait_registered(ROOM, 5.0)
+        await registered(sender, ROOM)
         other = TransferReceiver(LAYOUT)
         with pytest.raises(RoomAbandoned, match="already registered"):
             await receive(other, address, Sink())
@@ -280,7 +385,7 @@ async def test_a_room_registered_twice_is_refused_once() -> None:
 async def test_a_decode_worker_that_is_gone_fails_the_transfer() -> None:
     async with pair() as (sender, receiver, address):
         receiving = asyncio.create_task(receive(receiver, address, Sink()))
-        await sender.wait_registered(ROOM, 5.0)
+        await registered(sender, ROOM)
         await receiver.close()
         with pytest.raises(TransferError, match="lost"):
             await receiving

@@ -6,6 +6,7 @@ The model has random weights: its answers mean nothing, but a pair must give exa
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import random
 import signal
@@ -276,6 +277,27 @@ async def test_a_prefill_worker_scores_for_the_fake_host(workers: Workers) -> No
     assert len(here["input_top_logprobs"][1]) == 20
 
 
+async def test_a_pair_scores_the_prompt_as_a_unified_worker_does(workers: Workers) -> None:
+    body: dict[str, Any] = {
+        "input_ids": [256, 258, *b"some other words", 260],
+        "sampling_params": {"max_new_tokens": 6, "temperature": 0, "ignore_eos": True},
+        "return_logprob": True,
+        "logprob_start_len": 4,
+        "stream": False,
+    }
+    paired = httpx.post(f"{workers.router}/generate", json=body).json()
+    alone = httpx.post(f"{workers.unified}/generate", json=body).json()
+    assert paired["output_ids"] == alone["output_ids"]
+    # 19 prompt tokens, scored from the fifth on; the first of them has no score.
+    assert len(alone["meta_info"]["input_token_logprobs"]) == 15
+    for side in ("input_token_logprobs", "output_token_logprobs"):
+        here, there = paired["meta_info"][side], alone["meta_info"][side]
+        assert [entry[1:] for entry in here] == [entry[1:] for entry in there]
+        assert [entry[0] for entry in here if entry[0] is not None] == pytest.approx(
+            [entry[0] for entry in there if entry[0] is not None], abs=1e-4
+        )
+
+
 @pytest.mark.parametrize(
     ("choice", "status"),
     [
@@ -291,7 +313,10 @@ async def test_tool_choice_through_the_router(workers: Workers, choice: object, 
     assert answer.status_code == status
 
 
+# orjson reads up to 1024 levels; the messages of refusals and the template go further down than that.
+NESTED = "[" * 1000 + "]" * 1000
 ERRORS = {
+    "nested": ("/v1/chat/completions", f'{{"messages":[{{"role":{NESTED},"content":"x"}}]}}', 400, "nested too deeply"),
     "bad JSON": ("/v1/chat/completions", "{", 400, "JSON decode error"),
     "no messages": ("/v1/chat/completions", '{"model":"m"}', 400, "messages"),
     "a list": ("/v1/chat/completions", "[]", 400, "JSON object"),
@@ -312,9 +337,12 @@ async def test_errors_have_a_status_and_a_reason(
     assert named in answer.text
 
 
-async def test_endpoints_describe_the_worker(workers: Workers) -> None:
+async def test_endpoints_describe_the_worker(workers: Workers, weights: Path) -> None:
     get = {path: httpx.get(f"{workers.decode}{path}") for path in ("/server_info", "/model_info", "/v1/models")}
-    assert get["/server_info"].json()["disaggregation_mode"] == "decode"
+    decode, prefill = get["/server_info"].json(), httpx.get(f"{workers.prefill}/server_info").json()
+    assert (decode["disaggregation_mode"], decode["disable_radix_cache"]) == ("decode", True)
+    assert (prefill["disaggregation_mode"], prefill["disable_radix_cache"]) == ("prefill", False)
+    assert decode["weights_sha256"] == hashlib.sha256(weights.read_bytes()).hexdigest()
     assert get["/model_info"].json()["is_generation"] is True
     assert get["/v1/models"].json()["data"][0]["max_model_len"] == 1024
     load = httpx.get(f"{workers.decode}/v1/loads").json()["loads"][0]
@@ -363,6 +391,10 @@ BAD_CONFIGURATIONS = {
     "prefill without bootstrap": ({"role": "prefill"}, "bootstrap_port"),
     "two roles": ({"engine": {"role": "decode"}}, "leave engine.role out"),
     "fault": ({"engine": {"fault": "gremlin"}}, "gremlin"),
+    "device": ({"engine": {"device": "cuda:x"}}, "cuda:x"),
+    "device that is not there": ({"engine": {"device": "cuda:99"}}, "device is cuda:99, PyTorch sees"),
+    # 8e9 pages of 64 tokens, 2 layers of 32 + 16 floats each: 1.8e5 GiB and more on any machine.
+    "pool": ({"engine": {"num_pages": 8_000_000_000}}, "lower num_pages"),
 }
 
 

@@ -38,6 +38,7 @@ from pdwatch.correctness.outcome import (
     Signature,
     most_specific,
 )
+from pdwatch.correctness.own_answer import Answerer, OwnAnswer
 from pdwatch.correctness.reference import Reference, ReferenceStatistics, StoredReference
 from pdwatch.correctness.score import AnswerScore, PositionScore, Scorer
 from pdwatch.correctness.score_journal import JOURNAL_NAME, ScoreJournal
@@ -49,6 +50,7 @@ __all__ = [
     "PRECEDENCE",
     "AnswerForms",
     "AnswerScore",
+    "Answerer",
     "BoundsError",
     "Burst",
     "ByteRange",
@@ -68,6 +70,7 @@ __all__ = [
     "NonceOwner",
     "NotStored",
     "Outcome",
+    "OwnAnswer",
     "PositionScore",
     "Recovery",
     "Reference",

@@ -1,4 +1,5 @@
-"""Asking the reference about one answer: by the candidate's tokens or, failing that, by the right answer's."""
+"""Asking the reference about one answer: by the candidate's tokens or, failing that, by the right answer's; and where a
+model's tokens are not known, by the reference's own answer."""
 
 from __future__ import annotations
 
@@ -8,8 +9,12 @@ from functools import partial
 
 from pdwatch.correctness.divergence import DivergenceEvidence, find_divergence
 from pdwatch.correctness.errors import ReferenceFailure
+from pdwatch.correctness.own_answer import Answerer
+from pdwatch.correctness.planted import check_planted
 from pdwatch.correctness.score import AnswerScore, PositionScore, Scorer
+from pdwatch.correctness.structure import examine
 from pdwatch.correctness.tokens import Recovery, Tokenizer, tokens_text
+from pdwatch.loadgen import Task
 
 MAXIMUM_SCORED_TOKENS = 1_024
 
@@ -90,6 +95,37 @@ class Consultant:
 
     def _divergence(self, score: AnswerScore) -> DivergenceEvidence | None:
         return find_divergence(score, self.near_tie_nats, partial(tokens_text, self.tokenizer))
+
+
+@dataclass(frozen=True, slots=True)
+class FreeRunningConsultant:
+    """A reference that is asked for its own answer, for a model whose tokens are not known."""
+
+    reference: Answerer
+    near_tie_nats: float
+
+    def consult(self, task: Task, sent_body: str, prompt_text: str) -> Consultation:
+        """Hold the reference's own answer beside a wrong one.
+
+        It passes the same checks of form and values: a healthy engine would not have given the wrong one, unless
+        somewhere in the right one stands a near-tie. It fails them too: the model is wrong.
+        """
+        try:
+            own = self.reference.own_answer(sent_body)
+        except ReferenceFailure as error:
+            return Consultation(reason=str(error))
+        structure = examine(own.content, own.calls, task.tools, prompt_text)
+        seen = (*structure.findings, *check_planted(task, own.content, structure.calls))
+        if any(finding.signature is not None for finding in seen):
+            return Consultation()
+        right = "the reference answers the same request right"
+        if own.margin_nats is None:
+            return Consultation(disagrees=True, detail=f"{right}; by which margin is not known")
+        if own.margin_nats <= self.near_tie_nats:
+            return Consultation(reason=f"{right}, and a near-tie ({own.margin_nats:.2f} nats) might explain it")
+        return Consultation(
+            disagrees=True, detail=f"{right}, {own.margin_nats:.2f} nats or more ahead of any other at every token"
+        )
 
 
 def _first_difference(prefix: Sequence[int], expected: Sequence[int]) -> int | None:

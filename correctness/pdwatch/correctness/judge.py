@@ -2,7 +2,8 @@
 
 Rungs in order: transport, wire, structure, planted values, divergence from the reference. A leak, a truncation, lost
 bytes and an error are proof by themselves. A broken form or a wrong value is an engine's fault only when the reference
-disagrees with it beyond a near-tie; when it agrees, the model is wrong, and without a reference nobody knows.
+disagrees with it beyond a near-tie; when it agrees, the model is wrong, and without a reference nobody knows. Where the
+model's tokens are not known, the reference is asked for its own answer to the same request instead.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pdwatch.correctness.answer import Answer, take_apart
-from pdwatch.correctness.consult import Consultant, Consultation
+from pdwatch.correctness.consult import Consultant, Consultation, FreeRunningConsultant
 from pdwatch.correctness.divergence import NEAR_TIE_NATS, divergence_signature
 from pdwatch.correctness.nonces import NonceIndex
 from pdwatch.correctness.outcome import Finding, Judgement, Outcome, Rung, Signature, most_specific
+from pdwatch.correctness.own_answer import Answerer
 from pdwatch.correctness.planted import check_leaks
 from pdwatch.correctness.score import Scorer
 from pdwatch.correctness.structure import request_text
@@ -28,6 +30,7 @@ from pdwatch.loadgen import Outcome as TransportOutcome
 
 _PROOF = (Signature.LEAK, Signature.TRUNCATED, Signature.LOST_BYTES)
 _COMPLAINTS = (Signature.GARBLED, Signature.WRONG_VALUE)
+_NO_REFERENCE = "there is no reference to ask"
 
 
 class Scoring(StrEnum):
@@ -64,6 +67,9 @@ class Judge:
             if reference is not None and tokenizer is not None
             else None
         )
+        self._free_running: FreeRunningConsultant | None = None
+        if reference is not None and isinstance(reference, Answerer):
+            self._free_running = FreeRunningConsultant(reference, self._settings.near_tie_nats)
 
     def judge(self, transcript: Transcript, assembled: Assembled, task: Task | None = None) -> Judgement:
         """The verdict on one request; `task` defaults to the transcript's. Never raises for what a server sent."""
@@ -84,7 +90,14 @@ class Judge:
             return self._conclude(transcript, findings, None, Consultation(reason="the request's task is not known"))
         answer, seen = take_apart(task, assembled, prompt_text, self._tokenizer)
         findings += seen
-        return self._conclude(transcript, findings, answer, self._consult(findings, answer))
+        given = {finding.signature for finding in findings}
+        if given & {*_PROOF, Signature.ERROR}:
+            said = Consultation(reason="proven without the reference")
+        elif self._tokenizer is None:
+            said = self._compare(given, task, transcript.sent_body, prompt_text)
+        else:
+            said = self._consult(findings, given, answer)
+        return self._conclude(transcript, findings, answer, said)
 
     def judge_all(self, requests: Iterable[tuple[Transcript, Assembled]], connections: int = 1) -> Iterator[Judgement]:
         """Judge requests in order, `connections` at a time, so that as many questions wait at the reference."""
@@ -97,12 +110,9 @@ class Judge:
             for future in pending:
                 yield future.result()
 
-    def _consult(self, findings: list[Finding], answer: Answer) -> Consultation:
-        given = {finding.signature for finding in findings}
-        if given & {*_PROOF, Signature.ERROR}:
-            return Consultation(reason="proven without the reference")
+    def _consult(self, findings: list[Finding], given: set[Signature | None], answer: Answer) -> Consultation:
         if self._consultant is None:
-            return Consultation(reason="there is no reference to ask")
+            return Consultation(reason=_NO_REFERENCE)
         if answer.prompt_ids is None:
             return Consultation(reason=answer.unscorable)
         suspect = any(finding.rung in (Rung.STRUCTURE, Rung.PLANTED) for finding in findings)
@@ -110,6 +120,13 @@ class Judge:
             return Consultation(reason="the answer is right to the last value")
         wrong = bool(given & {*_COMPLAINTS})
         return self._consultant.consult(answer.prompt_ids, answer.recovery, answer.expected_ids, wrong)
+
+    def _compare(self, given: set[Signature | None], task: Task, sent_body: str, prompt_text: str) -> Consultation:
+        if self._free_running is None:
+            return Consultation(reason=_NO_REFERENCE)
+        if not given & {*_COMPLAINTS}:
+            return Consultation(reason="only a wrong answer can be compared without a tokenizer")
+        return self._free_running.consult(task, sent_body, prompt_text)
 
     def _unfinished(self, transcript: Transcript, findings: list[Finding]) -> Judgement:
         signature = most_specific(finding.signature for finding in findings)

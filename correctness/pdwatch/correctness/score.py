@@ -87,10 +87,10 @@ def read_scores(payload: Any, answer_ids: Sequence[int]) -> AnswerScore:
 def _position(token: int, entry: Any, row: Any) -> PositionScore:
     if entry[1] != token:
         raise ValueError(f"token {entry[1]!r} scored where {token} was sent")
-    pairs = sorted(((_integer(item[1]), _logprob(item[0])) for item in row[:TOP_TOKENS]), key=lambda pair: -pair[1])
+    pairs = sorted(((_integer(item[1]), read_logprob(item[0])) for item in row[:TOP_TOKENS]), key=lambda pair: -pair[1])
     if not pairs:
         raise ValueError("no top log-probabilities")
-    return PositionScore(token, _logprob(entry[0]), tuple(pairs))
+    return PositionScore(token, read_logprob(entry[0]), tuple(pairs))
 
 
 def _integer(value: Any) -> int:
@@ -99,7 +99,8 @@ def _integer(value: Any) -> int:
     return value
 
 
-def _logprob(value: Any) -> float:
+def read_logprob(value: Any) -> float:
+    """A log-probability in nats as a server tells it. Raises ValueError for what is none."""
     # JSON has no −∞, so a token of probability 0 comes as null.
     if value is None:
         return FLOOR_NATS

@@ -1,4 +1,4 @@
-"""The score journal `reference.jsonl.zst`: what was scored, kept so that a judgement can be redone without a reference.
+"""The score journal `reference.jsonl.zst`: what the reference said, kept so that a judgement can be redone without it.
 
 One zstd frame per record, appended; `zstdcat` shows it as JSON lines. The first record holds the reference's facts.
 A frame cut by a kill at the end is dropped when the journal is opened again.
@@ -19,6 +19,7 @@ import orjson
 import zstandard
 
 from pdwatch.correctness.errors import JournalError
+from pdwatch.correctness.own_answer import OwnAnswer
 from pdwatch.correctness.score import AnswerScore, PositionScore
 
 JOURNAL_NAME: Final = "reference.jsonl.zst"
@@ -37,7 +38,10 @@ def score_key(prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> str:
 
 
 class ScoreJournal:
-    """Scores on disk, found by key. Safe to use from several threads; one process writes."""
+    """Scores and the reference's own answers on disk, found by key.
+
+    Safe to use from several threads; one process writes.
+    """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         """Opens or creates the journal. Raises JournalError when the file is none, OSError."""
@@ -68,12 +72,13 @@ class ScoreJournal:
 
     def get(self, key: str) -> AnswerScore | None:
         """A stored score, None when there is none."""
-        with self._lock:
-            frame = self._frames.get(key)
-        if frame is None:
-            return None
-        data = os.pread(self._descriptor, frame[1], frame[0])
-        return _score(orjson.loads(zstandard.ZstdDecompressor().decompress(data, LARGEST_RECORD_BYTES)))
+        record = self._read(key)
+        return None if record is None else _score(record)
+
+    def get_answer(self, key: str) -> OwnAnswer | None:
+        """A stored answer of the reference's own, None when there is none."""
+        record = self._read(key)
+        return None if record is None else _own_answer(record)
 
     def put(self, key: str, prompt_tokens: int, score: AnswerScore) -> None:
         """Store a score; one that is stored already stays."""
@@ -87,9 +92,13 @@ class ScoreJournal:
                 "top_logprobs": [[logprob for _, logprob in position.top] for position in score.positions],
             }
         )
-        with self._lock:
-            if key not in self._frames:
-                self._frames[key] = self._append(line)
+        self._write(key, line)
+
+    def put_answer(self, key: str, answer: OwnAnswer) -> None:
+        """Store an answer; one that is stored already stays."""
+        calls = [{"name": name, "arguments": text} for name, text in answer.calls]
+        record = {"key": key, "content": answer.content, "calls": calls, "margin_nats": answer.margin_nats}
+        self._write(key, orjson.dumps(record))
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -101,6 +110,19 @@ class ScoreJournal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _read(self, key: str) -> Any:
+        with self._lock:
+            frame = self._frames.get(key)
+        if frame is None:
+            return None
+        data = os.pread(self._descriptor, frame[1], frame[0])
+        return orjson.loads(zstandard.ZstdDecompressor().decompress(data, LARGEST_RECORD_BYTES))
+
+    def _write(self, key: str, line: bytes) -> None:
+        with self._lock:
+            if key not in self._frames:
+                self._frames[key] = self._append(line)
 
     def _append(self, line: bytes) -> tuple[int, int]:
         frame = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(line + b"\n")
@@ -156,3 +178,8 @@ def _score(record: Mapping[str, Any]) -> AnswerScore:
             for token, logprob, tokens, logprobs in rows
         )
     )
+
+
+def _own_answer(record: Mapping[str, Any]) -> OwnAnswer:
+    calls = tuple((call["name"], call["arguments"]) for call in record["calls"])
+    return OwnAnswer(record["content"], calls, record["margin_nats"])

@@ -12,6 +12,7 @@ from pdwatch.correctness import LevelSummary, Outcome, Signature, lower_bound, s
 from pdwatch.gate.compare import Comparison, ComparisonVerdict, Observation, compare, pool
 from pdwatch.gate.policy import GatePolicy
 from pdwatch.gate.rows import BASELINE, CANDIDATE, RequestRow
+from pdwatch.gate.step_law import decode_batches, fit_step_law
 from pdwatch.gate.verdict import (
     ArmSummary,
     Check,
@@ -48,7 +49,8 @@ class RunFacts:
 def assess(rows: Sequence[RequestRow], facts: RunFacts, policy: GatePolicy) -> Verdict:
     """Judge every level, then the run."""
     measured = [row for row in rows if row.measured]
-    levels = tuple(_assess_level(level, measured, facts, policy) for level in facts.levels)
+    pace = _Pace(rows, policy.load.seed)
+    levels = tuple(_assess_level(level, measured, facts, policy, pace) for level in facts.levels)
     pooled = pool([item for level in levels if level.level > 1 for item in level.comparisons if item.metric == "tpot"])
     run_checks = _run_checks(facts, policy) + _pooled_checks(pooled)
     checks = run_checks + [check for level in levels for check in level.checks]
@@ -67,6 +69,7 @@ def assess(rows: Sequence[RequestRow], facts: RunFacts, policy: GatePolicy) -> V
         levels=levels,
         signatures=signatures,
         pooled_tpot=pooled,
+        step_law=pace.law,
         overall_corrupt=overall,
         could_have_missed=could_have_missed(levels, overall, pooled, policy.correctness.confidence),
         not_checked=facts.not_checked,
@@ -101,7 +104,32 @@ def _pooled_checks(pooled: Comparison | None) -> list[Check]:
     ]
 
 
-def _assess_level(level: int, measured: Sequence[RequestRow], facts: RunFacts, policy: GatePolicy) -> LevelVerdict:
+class _Pace:
+    """TPOT of each request with what the baseline's step law gives at its batch."""
+
+    def __init__(self, rows: Sequence[RequestRow], seed: int) -> None:
+        self._batches = decode_batches(rows)
+        self.law = fit_step_law(
+            [
+                (self._batches[row.request_id], row.time_per_output_token_seconds)
+                for row in rows
+                if row.measured
+                and row.arm == BASELINE
+                and row.time_per_output_token_seconds is not None
+                and row.request_id in self._batches
+            ],
+            seed,
+        )
+
+    def expected_seconds(self, row: RequestRow) -> float | None:
+        """What the law gives for this request; None without a law or a batch."""
+        batch = self._batches.get(row.request_id)
+        return None if self.law is None or batch is None else self.law.expected_seconds(batch)
+
+
+def _assess_level(
+    level: int, measured: Sequence[RequestRow], facts: RunFacts, policy: GatePolicy, pace: _Pace
+) -> LevelVerdict:
     arms = {arm: [row for row in measured if row.level == level and row.arm == arm] for arm in (CANDIDATE, BASELINE)}
     candidate = _summarise(arms[CANDIDATE], facts.running_batch.get((CANDIDATE, level)), policy)
     baseline = None
@@ -109,8 +137,8 @@ def _assess_level(level: int, measured: Sequence[RequestRow], facts: RunFacts, p
     if facts.has_baseline:
         baseline = _summarise(arms[BASELINE], facts.running_batch.get((BASELINE, level)), policy)
         comparisons = (
-            _compare("tpot", arms, policy, policy.regression.tpot_ratio, level),
-            _compare("ttft", arms, policy, policy.regression.ttft_ratio, level),
+            _compare("tpot", _tpot(arms, pace), policy, policy.regression.tpot_ratio, level),
+            _compare("ttft", _ttft(arms), policy, policy.regression.ttft_ratio, level),
         )
     checks = (
         *_validity_checks(level, candidate, policy),
@@ -251,27 +279,40 @@ def _control_checks(level: int, baseline: ArmSummary) -> list[Check]:
     return [Check(name="control", level=level, result=Result.INCONCLUSIVE, text=text)]
 
 
-def _compare(
-    metric: str, arms: Mapping[str, Sequence[RequestRow]], policy: GatePolicy, limit: float | None, level: int
-) -> Comparison:
-    def observations(rows: Sequence[RequestRow]) -> list[Observation]:
-        values = (
-            (row, row.time_per_output_token_seconds if metric == "tpot" else row.time_to_first_token_seconds)
-            for row in rows
-        )
-        return [
-            Observation(phase=row.phase, ended_seconds=row.ended_seconds, value=value)
-            for row, value in values
-            if value is not None
-        ]
+Arms = Mapping[str, Sequence[Observation]]
 
+
+def _tpot(arms: Mapping[str, Sequence[RequestRow]], pace: _Pace) -> Arms:
+    return {
+        arm: [
+            Observation(
+                phase=row.phase,
+                ended_seconds=row.ended_seconds,
+                value=row.time_per_output_token_seconds,
+                expected=1.0 if pace.law is None else pace.expected_seconds(row) or 1.0,
+            )
+            for row in rows
+            if row.time_per_output_token_seconds is not None
+            and (pace.law is None or pace.expected_seconds(row) is not None)
+        ]
+        for arm, rows in arms.items()
+    }
+
+
+def _ttft(arms: Mapping[str, Sequence[RequestRow]]) -> Arms:
+    return {
+        arm: [
+            Observation(phase=row.phase, ended_seconds=row.ended_seconds, value=row.time_to_first_token_seconds)
+            for row in rows
+            if row.time_to_first_token_seconds is not None
+        ]
+        for arm, rows in arms.items()
+    }
+
+
+def _compare(metric: str, arms: Arms, policy: GatePolicy, limit: float | None, level: int) -> Comparison:
     return compare(
-        metric,
-        observations(arms[CANDIDATE]),
-        observations(arms[BASELINE]),
-        policy.regression,
-        limit,
-        seed=policy.load.seed * 10_000 + level,
+        metric, arms[CANDIDATE], arms[BASELINE], policy.regression, limit, seed=policy.load.seed * 10_000 + level
     )
 
 

@@ -7,6 +7,7 @@ turns errors, of whichever portion, into one line on stderr and exit code 3.
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import metadata
 from typing import Annotated
@@ -17,8 +18,11 @@ from pdwatch.gate.commands import deployment
 from pdwatch.gate.commands.gate import gate
 from pdwatch.gate.commands.prove import prove
 from pdwatch.gate.commands.report import report
+from pdwatch.gate.printable import printable
 
 EXIT_COULD_NOT_RUN = 3
+# what the parser makes of Ctrl-C; no command of ours ends with it
+_EXIT_OF_SIGINT = 130
 
 app = typer.Typer(
     name="pdwatch",
@@ -50,18 +54,28 @@ def version(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
+    """Run the command line and return the exit code.
+
+    A fault of ours exits 3 as well, after its traceback: nothing but a verdict may exit 1.
+    """
     try:
         result = app(args=None if arguments is None else list(arguments), prog_name="pdwatch", standalone_mode=False)
-    except BrokenPipeError:
-        # whoever read our output has seen enough; keep the interpreter from tripping over it at exit
+    except (KeyboardInterrupt, typer.Abort):
+        result = _EXIT_OF_SIGINT
+    except (BrokenPipeError, SystemExit):
+        # whoever read our output has seen enough, and the parser makes `exit 1` of that, which would mean FAIL;
+        # keep the interpreter from tripping over the pipe at exit
         sys.stdout = sys.stderr
         return EXIT_COULD_NOT_RUN
     except Exception as error:
         message = _one_line(error)
         if message is None:
-            raise
+            print("\n".join(map(printable, traceback.format_exc().splitlines())), file=sys.stderr)
+            message = f"internal fault ({type(error).__name__}), please report it"
         print(f"error: {message}", file=sys.stderr)
+        return EXIT_COULD_NOT_RUN
+    if result == _EXIT_OF_SIGINT:
+        print("error: stopped by SIGINT", file=sys.stderr)
         return EXIT_COULD_NOT_RUN
     return result if isinstance(result, int) else 0
 
@@ -79,7 +93,7 @@ def _one_line(error: Exception) -> str | None:
     else:
         return None
     notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
-    return " ".join((text + notes).split())
+    return printable(" ".join((text + notes).split()))
 
 
 def _refused_value(error: Exception) -> str:

@@ -6,7 +6,10 @@ that is resampled is therefore a block: the requests of one phase that ended in 
 
     exp(ln r ± t(confidence, blocks - 1) · s),   r = median(candidate) / median(baseline)
 
-where s is the bootstrap standard error of ln r, enlarged by sqrt(blocks / (blocks - 1)), and `blocks` is
+of values relative to the baseline's step law at the request's batch (step_law.py), for TPOT; plain values where there
+is no law. Here
+
+s is the bootstrap standard error of ln r, enlarged by sqrt(blocks / (blocks - 1)), and `blocks` is
 the smaller block count of the two arms (a percentile interval is too narrow at ten blocks).
 
 "Worse" needs three things: the lower bound above the limit; the candidate's median above the limit times
@@ -58,10 +61,20 @@ class Observation(BaseModel):
     phase: int
     ended_seconds: float
     value: float
+    #: what the baseline's step law gives at this request's batch; ratios are of value / expected
+    expected: float = 1.0
+
+    @property
+    def relative(self) -> float:
+        """The value in units of what was expected."""
+        return self.value / self.expected
 
 
 class Comparison(BaseModel):
-    """Ratio candidate / baseline of one metric at one level; None where nothing can be computed."""
+    """Ratio candidate / baseline of one metric at one level, at equal batch; None where nothing can be computed.
+
+    The medians are the plain ones, as seen by the clients.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -108,9 +121,11 @@ def compare(
         return undecided.model_copy(
             update={"reason": f"{fewest} requests in one arm, {policy.min_requests} needed: lengthen the window"}
         )
-    candidate_median = _median(candidate)
-    baseline_median = _median(baseline)
-    medians = {"candidate_median_seconds": candidate_median, "baseline_median_seconds": baseline_median}
+    medians = {
+        "candidate_median_seconds": float(np.median([item.value for item in candidate])),
+        "baseline_median_seconds": float(np.median([item.value for item in baseline])),
+    }
+    candidate_median, baseline_median = _median(candidate), _median(baseline)
     candidate_blocks = _blocks(candidate, policy.block_seconds)
     baseline_blocks = _blocks(baseline, policy.block_seconds)
     fewest_blocks = min(len(candidate_blocks), len(baseline_blocks))
@@ -199,13 +214,13 @@ def _by_phase(observations: Iterable[Observation]) -> dict[int, list[Observation
 
 
 def _median(observations: Iterable[Observation]) -> float:
-    return float(np.median([observation.value for observation in observations]))
+    return float(np.median([observation.relative for observation in observations]))
 
 
 def _blocks(observations: Iterable[Observation], block_seconds: float) -> list[np.ndarray]:
     blocks: dict[tuple[int, int], list[float]] = defaultdict(list)
     for observation in observations:
-        blocks[observation.phase, int(observation.ended_seconds // block_seconds)].append(observation.value)
+        blocks[observation.phase, int(observation.ended_seconds // block_seconds)].append(observation.relative)
     return [np.asarray(blocks[key]) for key in sorted(blocks)]
 
 

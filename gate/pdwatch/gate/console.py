@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
+
+from pdwatch.gate.printable import printable
+
+_SECONDS_BETWEEN_ADVANCES = 10.0
 
 
 class Talk(Protocol):
@@ -62,17 +67,26 @@ class QuietTalk:
 
 
 class PlainTalk(QuietTalk):
-    """One line per step, with seconds since the start: for logs and pipes."""
+    """Lines with seconds since the start, for logs and pipes: each step's begin and end, and where it stands every
+    ten seconds."""
 
-    def __init__(self) -> None:
-        self._started_seconds = time.monotonic()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._started_seconds = clock()
+        self._spoke_seconds = self._started_seconds
         self._step = ""
 
     def say(self, text: str) -> None:
-        print(f"[{time.monotonic() - self._started_seconds:6.1f} s] {text}", file=sys.stderr, flush=True)
+        self._spoke_seconds = self._clock()
+        print(f"[{self._spoke_seconds - self._started_seconds:6.1f} s] {printable(text)}", file=sys.stderr, flush=True)
 
     def begin(self, text: str, total: float | None = None) -> None:
         self._step = text
+        self.say(f"{text} …")
+
+    def advance(self, done: float, note: str = "") -> None:
+        if self._clock() - self._spoke_seconds >= _SECONDS_BETWEEN_ADVANCES:
+            self.say(f"{self._step}: {note or f'{done:g}'}")
 
     def end(self, note: str = "") -> None:
         self.say(f"{self._step}{f': {note}' if note else ''}")
@@ -109,7 +123,7 @@ class RichTalk:
         self._progress.stop()
 
     def say(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(printable(text), markup=False)
 
     def begin(self, text: str, total: float | None = None) -> None:
         self._step = text
@@ -128,4 +142,4 @@ class RichTalk:
 def _escape(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    return escape(printable(text))

@@ -9,12 +9,15 @@ from pathlib import Path
 from threading import local
 
 from pdwatch.correctness import (
+    Answerer,
     AnswerScore,
     Judge,
     Judgement,
     JudgeSettings,
     NonceIndex,
     NonceOwner,
+    OwnAnswer,
+    ReferenceUnavailable,
     Scorer,
     Scoring,
     Tokenizer,
@@ -142,6 +145,11 @@ class _Recorder:
         score = self._scorer.score(prompt_ids, answer_ids)
         self.scores().append(score)
         return score
+
+    def own_answer(self, sent_body: str) -> OwnAnswer:
+        if not isinstance(self._scorer, Answerer):
+            raise ReferenceUnavailable("this reference only scores answers, it does not give its own")
+        return self._scorer.own_answer(sent_body)
 
     def scores(self) -> list[AnswerScore]:
         if not hasattr(self._told, "scores"):

@@ -97,13 +97,15 @@ class RegressionPolicy(Section):
     resamples: int = Field(default=2_000, ge=200, le=100_000)
 
 
-def _without_credentials(url: str) -> str:
+def _without_secrets(url: str) -> str:
     if "@" in url.partition("://")[2].partition("/")[0]:
         raise ValueError("it holds credentials: name their environment variable in targets.bearer_token_environment")
+    if "?" in url or "#" in url:
+        raise ValueError("give the base URL without a query")
     return url
 
 
-Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+"), AfterValidator(_without_credentials)]
+Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+"), AfterValidator(_without_secrets)]
 
 
 class TargetsPolicy(Section):
@@ -130,6 +132,10 @@ class GatePolicy(Section):
     validity: ValidityPolicy = ValidityPolicy()
     regression: RegressionPolicy = RegressionPolicy()
     targets: TargetsPolicy = TargetsPolicy()
+
+    def without_baseline(self) -> GatePolicy:
+        """The same policy with no deployment to compare with."""
+        return self.model_copy(update={"targets": self.targets.model_copy(update={"baseline": None})})
 
 
 def load_policy(

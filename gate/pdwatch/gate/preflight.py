@@ -9,15 +9,18 @@ from typing import Any
 import httpx
 import orjson
 
+from pdwatch.correctness import excerpt
 from pdwatch.gate.errors import TargetError
 from pdwatch.gate.redact import redact, redact_url
 from pdwatch.gate.run_folder import WorkerRecord
 from pdwatch.gate.targets import Server, Targets
 
 TIMEOUT_SECONDS = 5.0
+MAXIMUM_MODEL_CHARACTERS = 256
 MAXIMUM_BODY_BYTES = 2 * 2**20
 # SGLang renamed this route; older servers have only the second
 _INFO_PATHS = ("/server_info", "/get_server_info")
+_WORKER_OPTIONS = {"prefill": "--prefill-url", "decode": "--decode-url"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +33,17 @@ class Preflight:
 
 
 def preflight(targets: Targets, model: str | None, bearer_token_environment: str | None) -> Preflight:
-    """Ask every server; raises TargetError when an arm's URL does not lead to a model server.
+    """Ask every server; raises TargetError when an arm's URL does not lead to a model server, or when a worker that
+    was named cannot be reached.
 
     A reference that does not answer is no error: the verdict will be INCONCLUSIVE and say so.
     """
     headers = _authorization(bearer_token_environment)
     with httpx.Client(timeout=TIMEOUT_SECONDS, headers=headers, trust_env=False) as client:
         names = {arm: _model_name(client, url) for arm, url in targets.urls.items()}
-        workers = tuple(_record(client, server) for server in targets.servers)
+        # those of an embedded deployment are known to be up
+        must_answer = () if targets.embedded else _WORKER_OPTIONS
+        workers = tuple(_record(client, server, server.role in must_answer) for server in targets.servers)
         available = targets.reference is not None and _is_healthy(client, targets.reference)
     if model is None and len(set(names.values())) > 1:
         served = ", ".join(f"{arm} serves `{name}`" for arm, name in names.items())
@@ -74,19 +80,35 @@ def _model_name(client: httpx.Client, url: str) -> str:
         name = answer["data"][0]["id"]
     except (LookupError, TypeError) as error:
         raise TargetError(f"target `{shown}` lists no model at /v1/models: load one, or use --model") from error
-    return str(name)
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= MAXIMUM_MODEL_CHARACTERS:
+        raise TargetError(
+            f"target `{shown}` serves a model whose name is not 1 to {MAXIMUM_MODEL_CHARACTERS} printable characters"
+            f" (`{excerpt(str(name), 40)}`): serve it under a plain name"
+        )
+    return name
 
 
-def _record(client: httpx.Client, server: Server) -> WorkerRecord:
+def _record(client: httpx.Client, server: Server, must_answer: bool) -> WorkerRecord:
+    """What a server says about itself; one that answers anything at all is reachable."""
     info = None
+    unreachable: Exception | None = None
     for path in _INFO_PATHS:
         try:
             answer = _get_json(client, server.url.rstrip("/") + path)
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            unreachable = error
+            # the other route of the same server would fail alike, after another wait
+            break
+        except (httpx.HTTPError, ValueError):
             continue
         if isinstance(answer, dict):
             info = redact(answer)
             break
+    if must_answer and unreachable is not None:
+        raise TargetError(
+            f"worker `{redact_url(server.url)}` is unreachable ({_reason(unreachable)}):"
+            f" start it, or correct {_WORKER_OPTIONS[server.role]}"
+        ) from unreachable
     return WorkerRecord(
         name=server.name,
         arm=server.arm,
@@ -116,5 +138,5 @@ def _get_json(client: httpx.Client, url: str) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split())
+    text = excerpt(" ".join(str(error).split()))
     return text or type(error).__name__

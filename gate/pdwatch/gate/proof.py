@@ -6,6 +6,7 @@ own; a trial whose run folder already holds a finished verdict is read, not run 
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import time
@@ -86,11 +87,16 @@ def trials(clean: int, faults: Sequence[tuple[str, str]], first_seed: int) -> li
 
 
 def run_trial(trial: Trial, directory: Path, options: Sequence[str]) -> Outcome:
-    """The trial's verdict; `options` are passed on to `pdwatch gate`. Raises TrialFailed."""
+    """The trial's verdict; `options` are passed on to `pdwatch gate`. Raises TrialFailed.
+
+    The folder of a trial that was interrupted is kept as `<name>-interrupted-<n>`, and the trial runs again.
+    """
     out = directory / trial.name
     finished = _finished_verdict(out)
     if finished is not None:
         return Outcome(trial, finished, None)
+    if (out / "run.json").exists():
+        _set_aside(out)
     fault = [] if trial.fault is None else ["--fault", trial.fault]
     command = [sys.executable, "-P", "-m", "pdwatch.gate.cli", "gate", "--out", str(out), "--seed", str(trial.seed)]
     started = time.monotonic()
@@ -100,6 +106,11 @@ def run_trial(trial: Trial, directory: Path, options: Sequence[str]) -> Outcome:
         lines = run.stderr.strip().splitlines() or [f"exit code {run.returncode}"]
         raise TrialFailed(f"trial {trial.name} could not run: {lines[-1]}; its folder is {out}")
     return Outcome(trial, verdict, time.monotonic() - started)
+
+
+def _set_aside(out: Path) -> None:
+    names = (out.with_name(f"{out.name}-interrupted-{number}") for number in itertools.count(1))
+    out.rename(next(name for name in names if not name.exists()))
 
 
 def _finished_verdict(out: Path) -> Verdict | None:

@@ -36,18 +36,24 @@ def redact(value: Any, depth: int = 0) -> Any:
 
 
 def redact_url(text: str) -> str:
-    """Hide user and password of a URL; other text comes back as it is."""
-    if "://" not in text or "@" not in text:
+    """Hide user, password, query and fragment of a URL; other text comes back as it is."""
+    if "://" not in text or not set("@?#") & set(text):
         return text
     try:
         parts = urlsplit(text)
     except ValueError:
         return HIDDEN
-    if "@" not in parts.netloc:
-        return text
-    return urlunsplit(parts._replace(netloc=f"{HIDDEN}@{parts.netloc.rpartition('@')[2]}"))
+    if "@" in parts.netloc:
+        parts = parts._replace(netloc=f"{HIDDEN}@{parts.netloc.rpartition('@')[2]}")
+    return urlunsplit(parts._replace(query=parts.query and HIDDEN, fragment=parts.fragment and HIDDEN))
 
 
 def redact_command(arguments: Sequence[str]) -> list[str]:
-    """Our own command line with URLs' passwords hidden, also in `name=url` forms."""
-    return ["=".join(redact_url(part) for part in argument.split("=", 1)) for argument in arguments]
+    """Our own command line with URLs' passwords and queries hidden, also in `name=url` forms."""
+    return [_redact_argument(argument) for argument in arguments]
+
+
+def _redact_argument(argument: str) -> str:
+    name, separator, value = argument.partition("=")
+    # the first `=` of a bare URL is in its query
+    return redact_url(argument) if "://" in name else f"{name}{separator}{redact_url(value)}"

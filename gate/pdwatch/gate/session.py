@@ -157,7 +157,10 @@ def _not_checked(targets: Targets, model: str) -> Iterator[str]:
     if targets.reference is None:
         yield "agreement with an eager reference, since none was named (--reference)"
     elif tokenizer_for(model) is None:
-        yield f"agreement with the reference token by token, since the template of `{model}` is not known here"
+        yield (
+            f"agreement with the reference token by token, since the template of `{model}` is not known here: "
+            "wrong answers are compared with the reference's own"
+        )
     if not targets.sampled():
         yield "the decode batch as the servers see it, since no worker was named (--decode-url)"
 
@@ -177,8 +180,10 @@ class _Relay:
 
     def __init__(self, talk: Talk, plan: Plan) -> None:
         self._talk = talk
+        self._plan = plan
         self._level: int | None = None
         self._counts: dict[str, int] = {}
+        self._passed_seconds = 0.0
         talk.say(f"{len(plan.phases)} phases, {planned_seconds(plan):.0f} s of load and what ends after it")
 
     def __call__(self, event: Event) -> None:
@@ -188,10 +193,11 @@ class _Relay:
         elif name == "progress":
             elapsed = float(event.get("elapsed_seconds", 0.0))
             note = f"{event.get('ended', 0)} ended, {event.get('in_flight', 0)} in flight"
-            self._talk.advance(elapsed, f"{event.get('arm')}: {note}")
+            self._talk.advance(self._passed_seconds + elapsed, f"{event.get('arm')}: {note}")
         elif name == "phase_end":
             arm = str(event.get("arm"))
             self._counts[arm] = self._counts.get(arm, 0) + int(event.get("measured", 0))
+            self._passed_seconds += self._planned_seconds(int(event.get("phase", -1)))
 
     def close(self) -> None:
         """The last level is over."""
@@ -206,4 +212,11 @@ class _Relay:
             self.close()
             self._level = level
             self._counts = {}
-            self._talk.begin(f"level {level}")
+            self._passed_seconds = 0.0
+            phases = [phase.index for phase in self._plan.phases if phase.level == level]
+            self._talk.begin(f"level {level}", sum(map(self._planned_seconds, phases)))
+
+    def _planned_seconds(self, index: int) -> float:
+        """Warm-up and window of a phase; 0 for one that is not in the plan."""
+        phases = (phase for phase in self._plan.phases if phase.index == index)
+        return sum(phase.warmup_seconds + phase.window_seconds for phase in phases)

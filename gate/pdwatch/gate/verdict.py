@@ -11,6 +11,7 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict
 
 from pdwatch.gate.compare import Comparison
+from pdwatch.gate.step_law import StepLaw
 
 SCHEMA = "pdwatch.verdict/1"
 
@@ -114,6 +115,7 @@ class Verdict(Record):
     levels: tuple[LevelVerdict, ...]
     signatures: tuple[SignatureSummary, ...]
     pooled_tpot: Comparison | None
+    step_law: StepLaw | None = None
     overall_corrupt: Rate
     could_have_missed: tuple[str, ...]
     not_checked: tuple[str, ...]

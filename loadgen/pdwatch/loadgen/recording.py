@@ -15,6 +15,9 @@ from .pipe import serve
 from .prepared import Facts
 from .transcript import Label, Outcome, Transcript
 
+# what a server sends in these opens doors, and tells nothing about an answer.
+_SECRET_HEADERS = frozenset({"authorization", "proxy-authenticate", "set-cookie", "www-authenticate"})
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -59,7 +62,7 @@ def transcript_of(ended: Ended) -> Transcript:
         sent_seconds=exchange.sent_seconds,
         sent_unix_seconds=exchange.sent_unix_seconds,
         status=response.status,
-        response_headers=response.headers,
+        response_headers={name: value for name, value in response.headers.items() if name not in _SECRET_HEADERS},
         chunks=response.chunks,
         ended_seconds=exchange.ended_seconds,
         outcome=outcome,

@@ -48,8 +48,8 @@ class Transcript:
     Times named `_seconds` are on the client's monotonic clock, except `sent_unix_seconds`. `sent_seconds` is taken
     before the first byte of the request is written, on an open connection; `connect_seconds` is the duration of opening
     it before that, None on a kept one. `chunks` are the body's bytes as they arrived, each with the time its read
-    returned. `response_headers` has lower-case names; repeated ones are joined with ", ". The Authorization header is
-    never part of it.
+    returned. `response_headers` has lower-case names; repeated ones are joined with ", ". Cookies and headers of
+    authentication are never part of it.
     """
 
     request_id: str

@@ -27,6 +27,13 @@ _REFERENCE_ENGINE: dict[str, Any] = {
     "kernels": "eager",
 }
 
+# fields of the engine's configuration that the deployment fills in itself
+_NOT_ENGINE_SETTINGS = {
+    "role": "each worker has its own, leave it out",
+    "fault": "the reference must stay without, give it to the deployment: --fault NAME",
+    "fault_seed": "the reference must stay without, give it to the deployment: --fault-seed NUMBER",
+}
+
 
 def engine_settings(spec: DeploymentSpec, role: str) -> dict[str, Any]:
     """Engine configuration of a worker of ``role``: the overrides of ``spec`` under what the role demands."""
@@ -42,6 +49,9 @@ def check_settings(spec: DeploymentSpec) -> None:
 
     if not spec.weights_path.is_file():
         raise SpecInvalid(f"weights file {spec.weights_path} does not exist: name another one")
+    for key, remedy in _NOT_ENGINE_SETTINGS.items():
+        if key in spec.engine:
+            raise SpecInvalid(f"engine settings: {key} is {spec.engine[key]!r:.80}: {remedy}")
     for role in ("prefill", "decode", "unified"):
         try:
             EngineConfig.model_validate(engine_settings(spec, role))

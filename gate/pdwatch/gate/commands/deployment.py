@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pdwatch.gate.console import Talk, open_talk
+from pdwatch.gate.printable import printable
 from pdwatch.stack import (
     DeploymentSpec,
     Phase,
@@ -23,6 +24,7 @@ from pdwatch.stack import (
     SpecInvalid,
     SupervisorState,
     bring_up,
+    check_settings,
     is_healthy,
     read_state,
     take_down,
@@ -78,6 +80,8 @@ def up(
         ports={} if port is None else {"router": port},
         weights=weights,
     )
+    # what is refused is refused before anything is said or started
+    check_settings(spec)
     with open_talk() as talk:
         talk.begin("starting the deployment")
         state = bring_up(spec, directory, timeout_seconds, _Progress(talk))
@@ -90,7 +94,7 @@ def status(directory: Directory = Path(".pdwatch"), as_json: AsJson = False) -> 
     state = read_state(directory)
     _print_state(state, directory, as_json)
     if state.error is not None:
-        print(f"the deployment failed: {state.error}", file=sys.stderr)
+        print(f"the deployment failed: {printable(state.error)}", file=sys.stderr)
     if state.phase is not Phase.READY or not all(map(_healthy, state.processes)):
         raise typer.Exit(EXIT_NOT_HEALTHY)
 
@@ -177,5 +181,5 @@ def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_column(column, overflow="fold")
     for row in rows:
         # as Text, so that brackets in a value are not taken for markup
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(printable(value)) for value in row))
     console.print(table)

@@ -105,11 +105,13 @@ def gate(
         "targets.prefill": prefill_url or None,
         "targets.decode": decode_url or None,
         "targets.reference": reference,
-        "targets.baseline": baseline_url if baseline else None,
+        "targets.baseline": baseline_url,
         "targets.model": model,
         "targets.bearer_token_environment": bearer_token_environment,
     }
     policy = load_policy(config, assignments or (), options)
+    if not baseline:
+        policy = policy.without_baseline()
     targets = policy.targets
     if targets.router is None and (targets.prefill or targets.decode or targets.reference or targets.baseline):
         raise PolicyError("an existing deployment's workers are named without its router: add --target URL")

@@ -33,6 +33,7 @@ def prove(
 
       pdwatch prove --out runs/proof --clean 10
     """
+    from pdwatch.gate.printable import printable
     from pdwatch.gate.proof import run_trial, trials
     from pdwatch.stack.embedded import faults
 
@@ -47,7 +48,7 @@ def prove(
         outcomes.append(outcome)
         begins = "" if outcome.first_level is None else f" {outcome.signature} from level {outcome.first_level}"
         line = f"{trial.name:<24} {outcome.verdict.result.value}{begins}; {outcome.complaint or 'as it must be'}"
-        print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
+        print(printable(line), file=sys.stderr if as_json else sys.stdout, flush=True)
     if as_json:
         print(json.dumps([outcome.describe() for outcome in outcomes], indent=1))
     raise typer.Exit(1 if any(outcome.complaint for outcome in outcomes) else 0)

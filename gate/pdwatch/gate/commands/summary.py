@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pdwatch.gate.commands.output import write_out
+from pdwatch.gate.printable import printable
 from pdwatch.gate.run_folder import RunFolder
 from pdwatch.gate.verdict import LevelVerdict, Result, Verdict
 from pdwatch.gate.wording import percent
@@ -18,7 +20,10 @@ _PIPE_WIDTH = 160
 
 
 def print_verdict(folder: RunFolder, verdict: Verdict, as_json: bool) -> None:
-    """Print the verdict for people, or as one JSON object with the run's paths and the exit code."""
+    """Print the verdict for people, or as one JSON object with the run's paths and the exit code.
+
+    Never fails because the reader closed the pipe: the exit code stays the verdict's.
+    """
     if as_json:
         document = {
             **verdict.model_dump(mode="json"),
@@ -26,17 +31,20 @@ def print_verdict(folder: RunFolder, verdict: Verdict, as_json: bool) -> None:
             "run_folder": str(folder.path.absolute()),
             "report": str(folder.report.absolute()),
         }
-        sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+        write_out(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
         return
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-    console.print(_levels_table(verdict))
-    console.print()
-    console.print(Text(verdict.result.value, _STYLES[verdict.result]), Text(verdict.headline))
-    for check in verdict.reasons:
-        where = "run" if check.level is None else f"level {check.level}"
-        name = check.signature or check.name
-        console.print(Text(f"  {check.result.value:<12} {where:<9} {name}: {check.text}"))
-    console.print(Text(f"report: {folder.report}"))
+    # rendered first and written as a whole: rich itself exits 1 on a closed pipe
+    with console.capture() as rendered:
+        console.print(_levels_table(verdict))
+        console.print()
+        console.print(Text(verdict.result.value, _STYLES[verdict.result]), Text(printable(verdict.headline)))
+        for check in verdict.reasons:
+            where = "run" if check.level is None else f"level {check.level}"
+            name = check.signature or check.name
+            console.print(Text(f"  {check.result.value:<12} {where:<9} {name}: {printable(check.text)}"))
+        console.print(Text(f"report: {printable(str(folder.report))}"))
+    write_out(rendered.get())
 
 
 def _levels_table(verdict: Verdict) -> Table:

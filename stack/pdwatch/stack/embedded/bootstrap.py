@@ -132,4 +132,6 @@ def _parse(body: bytes) -> Route:
         raise ValueError("not a route: host and layout must be text")
     if not all(type(number) is int for number in (route.transfer_port, route.page_size, route.page_bytes)):
         raise ValueError("not a route: port and sizes must be integers")
+    if not 1 <= route.transfer_port <= 65535:
+        raise ValueError(f"not a route: no port is numbered {route.transfer_port}")
     return route

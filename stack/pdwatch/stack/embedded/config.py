@@ -55,7 +55,7 @@ class EngineConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Role = "unified"
-    device: str = "cpu"
+    device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     page_size: int = Field(default=64, ge=1, description="tokens in a KV page")
     num_pages: int = Field(default=2048, ge=2, description="pages in the pool; page 0 is kept for padding rows")
     max_running_requests: int = Field(default=64, ge=1)

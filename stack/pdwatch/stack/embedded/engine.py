@@ -14,9 +14,10 @@ from pdwatch.stack.embedded import faults
 from pdwatch.stack.embedded.admission import check_request
 from pdwatch.stack.embedded.checkpoint import load_checkpoint
 from pdwatch.stack.embedded.config import EngineConfig
+from pdwatch.stack.embedded.device import prepare_device
 from pdwatch.stack.embedded.errors import ConfigurationError, RequestRejected, TransferError
 from pdwatch.stack.embedded.graphs import DecodeGraphs
-from pdwatch.stack.embedded.model import Model, prepare_cpu
+from pdwatch.stack.embedded.model import Model
 from pdwatch.stack.embedded.pool import KvPool, KvSource
 from pdwatch.stack.embedded.prefix import PrefixCache
 from pdwatch.stack.embedded.request import FinishReason, Output, PrefillDone, Request, TokenLogprob
@@ -51,8 +52,7 @@ class Engine:
             raise ConfigurationError(str(error)) from error
         self.fault = faults.load(config.fault, config.fault_seed)
         self.statistics = EngineStatistics()
-        if config.device == "cpu":
-            prepare_cpu()
+        prepare_device(config.device)
         with torch.inference_mode():
             self._pool = KvPool(self.model_config, config.num_pages, config.page_size, config.device)
             self._model = Model(self.model_config, parameters, kernels, config.context_length, config.device)
@@ -101,6 +101,10 @@ class Engine:
             retracted_queue=len(scheduler.retracted),
             retracted_total=self.statistics.retracted,
         )
+
+    def holds(self, rid: str) -> bool:
+        """True while the request is here, or an output of it has not left: its id must not be used again yet."""
+        return rid in self._known or any(output.rid == rid for output in self._outputs)
 
     def submit(self, request: Request) -> None:
         """Queues a request. Raises ContextTooLong or RequestRejected."""
@@ -218,7 +222,7 @@ class Engine:
         return outputs
 
     def _admit(self, request: Request) -> None:
-        if request.rid in self._known:
+        if self.holds(request.rid):
             raise RequestRejected(f"request id {request.rid} is in use: ids must be unique")
         check_request(request, self.model_config, self.config)
         self._known.add(request.rid)
@@ -235,18 +239,13 @@ class Engine:
         if scored_from is not None and end > scored_from:
             self._sampler.score_prompt(logits, sequence, max(scored_from, start))
         sequence.computed = end
-        statistics = self.statistics
-        statistics.prefill_compute_tokens += end - start
-        if start == sequence.cached_tokens:
-            statistics.prefill_cache_tokens += start
         if last:
             self._scheduler.waiting.popleft()
             self._scheduler.share(sequence)
             self._finish_prefill(sequence, logits[-1:])
-        seconds = time.perf_counter() - begin
-        statistics.steps["prefill_none"] += 1
-        statistics.forward_seconds["prefill"] += seconds
-        statistics.last_prefill_step_seconds = seconds
+        # what the cache gave counts once, with the first chunk.
+        cached = start if start == sequence.cached_tokens else 0
+        self.statistics.prefilled(end - start, cached, time.perf_counter() - begin)
 
     def _finish_prefill(self, sequence: SequenceState, logits: Tensor) -> None:
         request = sequence.request
@@ -268,6 +267,7 @@ class Engine:
                 room=request.room,
                 first_token=token,
                 first_logprob=logprobs[0] if logprobs else None,
+                prompt_logprobs=sequence.prompt_logprobs,
                 tokens=sequence.prompt_length,
                 cached_tokens=sequence.cached_tokens,
                 kv=source,
@@ -354,12 +354,7 @@ class Engine:
         # from the last row down, because a row that leaves is filled from the end.
         for row in reversed(range(batch)):
             self._take(row, running[row], tokens[row], logits[row : row + 1], finite[row], batch)
-        statistics = self.statistics
-        statistics.decode_tokens += sum(finite)
-        statistics.steps[mode] += 1
-        statistics.forward_seconds["decode"] += seconds
-        statistics.last_decode_step_seconds = seconds
-        statistics.last_batch = batch
+        self.statistics.decoded(mode, batch, sum(finite), seconds)
 
     def _take(self, row: int, sequence: SequenceState, token: int, logits: Tensor, finite: bool, batch: int) -> None:
         """Books one row's result of a decode step."""

@@ -49,13 +49,6 @@ class _Layer:
     ffn_output: Tensor
 
 
-def prepare_cpu() -> None:
-    """Settings of this process under which the model is fast on a CPU."""
-    torch.set_num_threads(1)
-    # numbers of the smallest exponents cost a CPU a hundred times more than zero.
-    torch.set_flush_denormal(True)
-
-
 class Model:
     """Parameters, rotary tables and the two forward passes. Holds no request state."""
 

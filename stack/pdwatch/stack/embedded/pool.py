@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from pdwatch.stack.embedded.config import ModelConfig
-from pdwatch.stack.embedded.errors import TransferError
+from pdwatch.stack.embedded.device import memory_bytes
+from pdwatch.stack.embedded.errors import ConfigurationError, TransferError
 
 # padding rows of a captured batch write here; no request ever owns it.
 PADDING_PAGE: Final = 0
+_ELEMENT_BYTES: Final = torch.float32.itemsize
+_GIB: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +38,18 @@ class KvPool:
     index_key  [layers, pages, page_size, idx_dim]   float32, rotated
 
     A slot is page * page_size + offset. The free list is LIFO: a page just given back is the next one handed out, so
-    that memory stays warm and a use after free is hit early.
+    that memory stays warm and a use after free is hit early. Raises ConfigurationError when the device cannot hold it.
     """
 
     def __init__(self, config: ModelConfig, num_pages: int, page_size: int, device: str) -> None:
+        token_bytes = config.layers * (config.head_dim + config.idx_dim) * _ELEMENT_BYTES
+        needed, available = num_pages * page_size * token_bytes, memory_bytes(device)
+        # asked for first: a CPU would grant zeros that it cannot back, and die later.
+        if needed > available:
+            raise ConfigurationError(
+                f"the KV pool takes {needed / _GIB:.1f} GiB ({num_pages} pages of {page_size} tokens), "
+                f"{device} has {available / _GIB:.1f} GiB: lower num_pages"
+            )
         self.num_pages = num_pages
         self.page_size = page_size
         # zeros of this size stay unmapped until a page is written.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import logging
 import math
 import time
 from dataclasses import asdict
@@ -11,6 +13,8 @@ from dataclasses import asdict
 from .errors import TransferError
 from .frames import Frame, FrameError, FrameKind, encode, encode_json, read_frame
 from .transfer import READ_LIMIT_BYTES, Address, Layout, PageSink, RoomAbandoned, TransferHeader, write_frame
+
+_log = logging.getLogger(__name__)
 
 
 class _ReceivedRoom:
@@ -36,6 +40,10 @@ class _ReceivedRoom:
                 self._store(frame)
         except TransferError as error:
             self.refusal = self.refusal or error
+        except Exception as error:
+            # a defect of this worker's sink costs the one room, not all rooms on the connection.
+            _log.exception("room %d: cannot take a %s frame", frame.room, frame.kind.name)
+            self.refusal = TransferError(f"room {frame.room}: {type(error).__name__}: {error}")
         if frame.kind in (FrameKind.ABORT, FrameKind.DONE) and not self.ended.done():
             self.ended.set_result(None)
 
@@ -127,13 +135,19 @@ class TransferReceiver:
         task = self._links.get(address)
         if task is None:
             task = self._links[address] = asyncio.create_task(self._connect(address))
+            task.add_done_callback(functools.partial(self._connected, address))
         return await asyncio.shield(task)
+
+    def _connected(self, address: Address, task: asyncio.Task[_Link]) -> None:
+        # whatever went wrong, the next request tries again.
+        if (task.cancelled() or task.exception() is not None) and self._links.get(address) is task:
+            del self._links[address]
 
     async def _connect(self, address: Address) -> _Link:
         try:
             reader, writer = await asyncio.open_connection(*address, limit=READ_LIMIT_BYTES)
-        except OSError as error:
-            del self._links[address]
+        except (OSError, ValueError) as error:
+            # ValueError: a host that is no name at all, such as one with two dots in a row.
             raise TransferError(f"cannot connect to the prefill worker at {address[0]}:{address[1]}: {error}") from None
         link = _Link(writer)
         link.reading = asyncio.create_task(self._read(address, link, reader))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from pdwatch.stack.embedded.pool import KvSource
+
+_LOWEST_TEMPERATURE: Final = 1e-6
 
 
 @dataclass(slots=True)
@@ -19,6 +21,11 @@ class SamplingParameters:
     seed: int | None = None
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
+
+    @property
+    def greedy(self) -> bool:
+        """True when the best token is taken; as in SGLang also below a temperature of 1e-6, where logits overflow."""
+        return self.temperature < _LOWEST_TEMPERATURE
 
 
 @dataclass(slots=True)
@@ -85,6 +92,7 @@ class PrefillDone:
     room: int
     first_token: int
     first_logprob: TokenLogprob | None
+    prompt_logprobs: list[TokenLogprob | None] | None
     tokens: int
     cached_tokens: int
     kv: KvSource

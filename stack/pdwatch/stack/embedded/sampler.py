@@ -26,7 +26,7 @@ class Sampler:
         """One token for each row of logits [batch, vocab]."""
         tokens: list[int] = logits.argmax(dim=-1).tolist()
         for row, sequence in enumerate(sequences):
-            if sequence.request.sampling.temperature > 0:
+            if not sequence.request.sampling.greedy:
                 tokens[row] = self._draw(logits[row], sequence)
         return tokens
 
@@ -79,5 +79,5 @@ class Sampler:
 
 
 def _scaled(logits: Tensor, request: Request) -> Tensor:
-    temperature = request.sampling.temperature
-    return logits / temperature if temperature > 0 else logits
+    sampling = request.sampling
+    return logits if sampling.greedy else logits / sampling.temperature

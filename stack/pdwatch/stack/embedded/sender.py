@@ -18,6 +18,7 @@ from .transfer import (
     Layout,
     PageSource,
     RoomAbandoned,
+    RoomInUse,
     TransferHeader,
     TransferReport,
     write_frame,
@@ -60,28 +61,32 @@ class TransferSender:
         for writer in list(self._connections):
             writer.close()
 
-    async def wait_registered(self, room: int, timeout_seconds: float) -> None:
-        """Return once a decode worker has pages for `room`. Raises TransferError on time-out, cancel or loss."""
+    def claim(self, room: int) -> None:
+        """Take `room` for a request, until it is sent or refused. Raises RoomInUse when another request has it."""
         state = self._rooms.setdefault(room, _SentRoom())
         if state.claimed:
-            raise TransferError(f"room {room} is already in use")
+            raise RoomInUse(f"room {room} is already in use by another request: choose another one")
         state.claimed = True
+
+    async def wait_registered(self, room: int, timeout_seconds: float) -> None:
+        """Return once a decode worker has pages for a claimed room.
+
+        Raises TransferError on time-out, cancel or loss; the room must be refused then.
+        """
         try:
             # not wait_for: in Python 3.11 it swallows a cancellation that comes together with the result.
             async with asyncio.timeout(timeout_seconds):
-                await asyncio.shield(state.registered)
+                await asyncio.shield(self._rooms[room].registered)
         except TimeoutError:
-            self._rooms.pop(room, None)
             raise TransferError(f"room {room}: no decode worker came within {timeout_seconds:g} s") from None
-        except BaseException:
-            if not state.registered.done() or state.registered.exception() is not None:
-                self._rooms.pop(room, None)
-            raise
 
     async def send(self, room: int, header: TransferHeader, source: PageSource) -> TransferReport:
-        """Send header and pages of a registered room. Raises TransferError when the decode worker is gone."""
+        """Send header and pages of a registered room, and forget the room.
+
+        Raises TransferError when the decode worker is gone; the room must be refused then.
+        """
         started = time.perf_counter()
-        writer = await self._take(room)
+        writer = self._writer(room)
         try:
             await write_frame(writer, encode_json(FrameKind.HEADER, room, header.to_json()))
             for index in range(source.pages):
@@ -90,26 +95,29 @@ class TransferSender:
             await write_frame(writer, encode(FrameKind.DONE, room))
         except OSError as error:
             raise TransferError(f"room {room}: connection to the decode worker lost: {error}") from error
+        del self._rooms[room]
         return TransferReport(source.pages * self._layout.page_bytes, time.perf_counter() - started)
 
     async def refuse(self, room: int, message: str) -> None:
         """Tell the decode worker, if one came, that nothing will be sent for `room`, and forget the room."""
         try:
-            writer = await self._take(room)
+            writer = self._writer(room)
         except TransferError:
             # the decode worker may still come for it.
             self._refused[room] = message
             if len(self._refused) > MAXIMUM_ROOMS:
                 del self._refused[next(iter(self._refused))]
             return
+        finally:
+            self._rooms.pop(room, None)
         with contextlib.suppress(OSError):
             await write_frame(writer, encode_json(FrameKind.ABORT, room, {"message": message}))
 
-    async def _take(self, room: int) -> asyncio.StreamWriter:
-        state = self._rooms.pop(room, None)
+    def _writer(self, room: int) -> asyncio.StreamWriter:
+        state = self._rooms.get(room)
         if state is None or not state.registered.done():
             raise TransferError(f"room {room}: no decode worker has registered it")
-        return await state.registered
+        return state.registered.result()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections.add(writer)
@@ -123,7 +131,8 @@ class TransferSender:
         finally:
             self._connections.discard(writer)
             writer.close()
-            self._forget(writer)
+            for room in list(self._rooms):
+                self._drop_unclaimed(room, writer)
 
     async def _handle(self, frame: Frame, writer: asyncio.StreamWriter) -> None:
         room = frame.room
@@ -131,6 +140,7 @@ class TransferSender:
             state = self._rooms.get(room)
             if state is not None and not state.registered.done():
                 state.registered.set_exception(RoomAbandoned(f"room {room}: cancelled by the decode worker"))
+            self._drop_unclaimed(room, writer)
             self.cancelled(room)
         elif frame.kind is FrameKind.REGISTER:
             fault = self._register(frame, writer)
@@ -153,8 +163,8 @@ class TransferSender:
         state.registered.set_result(writer)
         return None
 
-    def _forget(self, writer: asyncio.StreamWriter) -> None:
-        for room, state in list(self._rooms.items()):
-            ready = state.registered
-            if ready.done() and not ready.exception() and ready.result() is writer and not state.claimed:
-                del self._rooms[room]
+    def _drop_unclaimed(self, room: int, writer: asyncio.StreamWriter) -> None:
+        """Forget a room that this decode worker registered and whose request has not come."""
+        state = self._rooms.get(room)
+        if state is not None and not state.claimed and state.registered.result() is writer:
+            del self._rooms[room]

@@ -52,7 +52,8 @@ class Service:
 
     def open(self, request: Request, rendezvous: Rendezvous | None) -> OutputStream:
         """Begin a request. Raises EngineError or RequestFailed when it cannot be served."""
-        if request.rid in self._streams:
+        if request.rid in self._streams or self._engine.holds(request.rid) or self._role.holds(request.rid):
+            # also an aborted request keeps its id until the last of it has left: its outputs carry nothing but the id.
             raise RequestFailed(400, "BadRequestError", f"request id {request.rid[:80]!r} is already in use")
         stream = OutputStream(request, self._metrics)
         self._role.start(stream, rendezvous)

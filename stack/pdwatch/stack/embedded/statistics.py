@@ -22,6 +22,22 @@ class EngineStatistics:
     last_decode_step_seconds: float | None = None
     last_batch: int = 0
 
+    def prefilled(self, computed_tokens: int, cached_tokens: int, seconds: float) -> None:
+        """Books one step over (a chunk of) a prompt."""
+        self.prefill_compute_tokens += computed_tokens
+        self.prefill_cache_tokens += cached_tokens
+        self.steps["prefill_none"] += 1
+        self.forward_seconds["prefill"] += seconds
+        self.last_prefill_step_seconds = seconds
+
+    def decoded(self, mode: str, batch: int, tokens: int, seconds: float) -> None:
+        """Books one decode step of `batch` rows, `tokens` of which got a token."""
+        self.decode_tokens += tokens
+        self.steps[mode] += 1
+        self.forward_seconds["decode"] += seconds
+        self.last_decode_step_seconds = seconds
+        self.last_batch = batch
+
 
 @dataclass(frozen=True, slots=True)
 class Load:

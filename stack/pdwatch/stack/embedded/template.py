@@ -113,11 +113,30 @@ def _content(message: Mapping[str, Any], position: int) -> str:
 
 
 def _past_answer(message: Mapping[str, Any], position: int) -> list[int]:
-    calls = [
-        (str(call["function"]["name"]), str(call["function"]["arguments"])) for call in message.get("tool_calls") or ()
-    ]
+    """An earlier answer as a client gives it back: spaced its own way, or with text before the calls.
+
+    What this model answered comes out as the tokens it was; anything else in the form nearest to it.
+    """
+    try:
+        calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
+    except (TypeError, KeyError):
+        raise TemplateError(f"messages[{position}].tool_calls must have functions with name and arguments") from None
     content = "" if calls and message.get("content") is None else _content(message, position)
-    tokens = render_answer(content, calls)
-    if tokens is None:
-        raise TemplateError(f"messages[{position}] holds text and tool calls together, or arguments that are not JSON")
-    return tokens
+    try:
+        exact = render_answer(content, calls)
+        if exact is not None:
+            return exact
+        respaced = render_answer(None, [(name, _spaced(arguments)) for name, arguments in calls])
+        if respaced is None:
+            raise ValueError("the arguments have no token form")
+        return [*content.encode(), *respaced]
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise TemplateError(f"messages[{position}] has no token form: {error}") from None
+
+
+def _spaced(arguments: str) -> str:
+    """The arguments object as the parser writes it."""
+    fields = json.loads(arguments)
+    if not isinstance(fields, dict):
+        raise ValueError("arguments must be a JSON object")
+    return json.dumps(fields, ensure_ascii=False)

@@ -52,7 +52,7 @@ class TransferHeader:
             if not all(type(count) is int and 0 <= count < 1 << 31 for count in counts.values()):
                 raise TypeError
             return cls(first_logprob=_token_logprob(value["first_logprob"]), **counts)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise FrameError(f"not a transfer header: {str(value)[:200]}") from None
 
 
@@ -93,7 +93,11 @@ class TransferReport:
 
 
 class RoomAbandoned(TransferError):
-    """The other side gave the room up before any byte of it was sent."""
+    """The other side gave the room up: no more bytes of it come."""
+
+
+class RoomInUse(TransferError):
+    """Another request has the room."""
 
 
 async def write_frame(writer: asyncio.StreamWriter, data: bytes) -> None:

@@ -74,6 +74,12 @@ class Application:
         except (EngineError, RequestFailed) as error:
             failure = error if isinstance(error, RequestFailed) else RequestFailed(400, "BadRequestError", str(error))
             await respond_json(noting_send, failure.status, error_object(failure))
+        except RecursionError:
+            # an answer that has begun cannot become another one.
+            if status is not None:
+                raise
+            failure = RequestFailed(400, "BadRequestError", "the body is nested too deeply")
+            await respond_json(noting_send, failure.status, error_object(failure))
         except ClientGone as gone:
             _log.info("%s", gone)
         finally:

@@ -103,6 +103,10 @@ class DecodeRole:
             prealloc_tokens=sum(moving),
         )
 
+    def holds(self, rid: str) -> bool:
+        """True until the request's pages are installed, or its transfer has ended."""
+        return rid in self._arrivals
+
     def start(self, stream: OutputStream, rendezvous: Rendezvous | None) -> None:
         """Ask the engine for pages and begin to look for the prefill worker."""
         if rendezvous is None:
@@ -172,6 +176,10 @@ class DecodeRole:
         except asyncio.CancelledError:
             arrival.outcome = "timeout" if arrival.phase is _Phase.TRANSFER else "drained"
             await self._tell_cancelled(arrival)
+        except Exception as error:
+            # a defect of this worker costs the one request, not all that are decoding.
+            _log.exception("rid=%s room=%d KV transfer failed", stream.rid, rendezvous.room)
+            self._fail(arrival, TransferError(f"{type(error).__name__}: {error}"))
 
     def _leave(self, arrival: _Arrival) -> None:
         """The arrival's task is over, even if it was cancelled before it began."""

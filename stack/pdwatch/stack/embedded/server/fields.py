@@ -15,6 +15,7 @@ from .roles import Rendezvous
 Body = Mapping[str, Any]
 
 _RID: Final = re.compile(r"[!-~]{1,200}")
+_SEEDS: Final = (-(1 << 63), (1 << 63) - 1)
 
 # fields SGLang acts on and this worker does not, with the values that ask for nothing.
 _NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
@@ -90,22 +91,31 @@ def text(body: Body, name: str) -> str | None:
 
 
 def token_ids(value: Any, name: str, vocabulary: int) -> list[int]:
-    """A list of token ids."""
+    """A list of token ids, of any length."""
     if not isinstance(value, list) or not all(type(token) is int and 0 <= token < vocabulary for token in value):
         raise refused(f"{name} must be a list of token ids from 0 to {vocabulary - 1}")
     return value
 
 
+def token_choice(body: Body, name: str, vocabulary: int) -> tuple[int, ...]:
+    """A field that picks tokens of the vocabulary, none when absent; no longer than the vocabulary."""
+    chosen = token_ids(body.get(name) or [], name, vocabulary)
+    if len(chosen) > vocabulary:
+        raise refused(f"{name} names {len(chosen)} tokens: at most {vocabulary}, as many as the vocabulary has")
+    return tuple(chosen)
+
+
 def sampling(body: Body, max_new_tokens: int, vocabulary: int) -> SamplingParameters:
     """Sampling parameters under the names that chat and /generate share; temperature defaults to SGLang's 1."""
-    stop = body.get("stop_token_ids")
+    seed = integer(body, "seed", None, *_SEEDS)
     return SamplingParameters(
         max_new_tokens=max_new_tokens,
         temperature=number(body, "temperature", 1.0, 0.0, 100.0),
         top_p=number(body, "top_p", 1.0, 0.0, 1.0),
-        seed=integer(body, "seed", None, -(1 << 63), (1 << 63) - 1),
+        # /generate has the seed under this name in SGLang.
+        seed=integer(body, "sampling_seed", seed, *_SEEDS),
         ignore_eos=flag(body, "ignore_eos"),
-        stop_token_ids=tuple(token_ids(stop, "stop_token_ids", vocabulary)) if stop else (),
+        stop_token_ids=token_choice(body, "stop_token_ids", vocabulary),
     )
 
 

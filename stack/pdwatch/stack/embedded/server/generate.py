@@ -52,7 +52,6 @@ def parse_generate(body: fields.Body, context_length: int) -> GenerateRequest:
     rendezvous = fields.rendezvous(body)
     scored = fields.flag(body, "return_logprob")
     start = fields.integer(body, "logprob_start_len", -1, -1, len(prompt_ids) - 1)
-    chosen = body.get("token_ids_logprob") or []
     request = Request(
         rid=fields.new_rid(body),
         prompt_ids=prompt_ids,
@@ -61,7 +60,7 @@ def parse_generate(body: fields.Body, context_length: int) -> GenerateRequest:
         ),
         return_logprob=scored,
         top_logprobs=(fields.integer(body, "top_logprobs_num", 0, 0, _MAXIMUM_TOP_LOGPROBS) or 0) if scored else 0,
-        token_ids_logprob=tuple(fields.token_ids(chosen, "token_ids_logprob", VOCABULARY_SIZE)) if scored else (),
+        token_ids_logprob=fields.token_choice(body, "token_ids_logprob", VOCABULARY_SIZE) if scored else (),
         logprob_start=start if scored and start != -1 else None,
         room=None if rendezvous is None else rendezvous.room,
         stream=fields.flag(body, "stream"),

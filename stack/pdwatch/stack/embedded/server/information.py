@@ -72,7 +72,7 @@ class Information:
         await respond_json(send, 200, info)
 
     async def loads(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Load of the one data-parallel rank."""
+        """Load of the one data-parallel rank, always whole: SGLang's `include` and `format` are ignored."""
         now = datetime.datetime.now(datetime.UTC).isoformat()
         body = {"timestamp": now, "version": VERSION, "accelerator": None, "num_accelerators": 1}
         await respond_json(send, 200, body | {"loads": [self._load(self._service.snapshot())]})

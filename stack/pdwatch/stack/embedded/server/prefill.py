@@ -71,6 +71,10 @@ class PrefillRole:
         waiting = sum(handover.phase is _Phase.BOOTSTRAP for handover in self._handovers.values())
         return Queues(bootstrap=waiting, inflight=len(self._sending))
 
+    def holds(self, rid: str) -> bool:
+        """True until the request's pages are sent, or its room is given up."""
+        return rid in self._handovers
+
     def start(self, stream: OutputStream, rendezvous: Rendezvous | None) -> None:
         """Queue for a decode worker, or submit at once for the fake host."""
         if rendezvous is None:
@@ -80,6 +84,7 @@ class PrefillRole:
             self._engine.submit(stream.request)
             stream.submitted = time.perf_counter()
             return
+        self._sender.claim(rendezvous.room)
         handover = self._handovers[stream.rid] = _Handover(stream, rendezvous.room)
         handover.task = self._service.spawn(self._bootstrap(handover))
 
@@ -128,27 +133,30 @@ class PrefillRole:
         stream, room = handover.stream, handover.room
         try:
             await self._sender.wait_registered(room, self._room_timeout_seconds)
-        except TransferError as error:
-            if not isinstance(error, RoomAbandoned):
-                self._metrics.num_bootstrap_failed_reqs.inc()
-            self._handovers.pop(stream.rid, None)
-            stream.fail(RequestFailed(500, "InternalServerError", str(error)))
-            await self._sender.refuse(room, str(error))
-            return
-        waited = time.perf_counter() - handover.began
-        self._metrics.stage("prefill_bootstrap", waited)
-        self._metrics.kv_transfer_bootstrap_ms.observe(waited * 1e3)
-        self._metrics.kv_transfer_alloc_ms.observe(0.0)
-        try:
+            waited = time.perf_counter() - handover.began
+            self._metrics.stage("prefill_bootstrap", waited)
+            self._metrics.kv_transfer_bootstrap_ms.observe(waited * 1e3)
+            self._metrics.kv_transfer_alloc_ms.observe(0.0)
             self._engine.submit(stream.request)
-        except EngineError as error:
-            self._handovers.pop(stream.rid, None)
-            stream.fail(RequestFailed(400, "BadRequestError", str(error)))
-            await self._sender.refuse(room, str(error))
+        except Exception as error:
+            # whatever it is, it costs the one request: the others go on.
+            await self._give_up(handover, error)
             return
         handover.phase = _Phase.QUEUED
         stream.submitted = time.perf_counter()
         self._service.work_arrived()
+
+    async def _give_up(self, handover: _Handover, error: Exception) -> None:
+        stream, room = handover.stream, handover.room
+        rejected = isinstance(error, EngineError) and not isinstance(error, TransferError)
+        if not isinstance(error, EngineError):
+            _log.error("rid=%s room=%d cannot be prefilled: %s", stream.rid, room, error, exc_info=error)
+        if not rejected and not isinstance(error, RoomAbandoned):
+            self._metrics.num_bootstrap_failed_reqs.inc()
+        self._handovers.pop(stream.rid, None)
+        status, kind = (400, "BadRequestError") if rejected else (500, "InternalServerError")
+        stream.fail(RequestFailed(status, kind, str(error)))
+        await self._sender.refuse(room, str(error))
 
     async def _send(self, handover: _Handover, done: PrefillDone) -> None:
         stream = handover.stream
@@ -161,10 +169,13 @@ class PrefillRole:
         )
         try:
             report = await self._sender.send(handover.room, header, done.kv)
-        except TransferError as error:
+        except Exception as error:
+            # whatever it is, it costs the one request: the others' transfers go on.
             self._metrics.num_transfer_failed_reqs.inc()
-            _log.error("rid=%s room=%d transfer failed: %s", stream.rid, handover.room, error)
+            own = not isinstance(error, TransferError)
+            _log.error("rid=%s room=%d transfer failed: %s", stream.rid, handover.room, error, exc_info=own)
             stream.fail(RequestFailed(500, "InternalServerError", f"KV transfer failed: {error}"))
+            await self._sender.refuse(handover.room, f"room {handover.room}: the prefill worker failed to send it")
         else:
             self._metrics.transferred(report.total_bytes, report.seconds)
             self._metrics.stage("prefill_transfer_kv_cache", report.seconds)
@@ -198,7 +209,7 @@ def _answer(done: PrefillDone) -> Output:
         new_token_ids=[done.first_token],
         logprobs=None if done.first_logprob is None else [done.first_logprob],
         finish=FinishReason("length"),
-        prompt_logprobs=None,
+        prompt_logprobs=done.prompt_logprobs,
         cached_tokens=done.cached_tokens,
         running_batch=1,
         num_retractions=0,

@@ -184,6 +184,7 @@ def _arguments(config: WorkerConfig) -> dict[str, Any]:
     engine = config.engine
     return engine.model_dump(mode="json") | {
         "model_path": str(config.weights),
+        "weights_sha256": hashlib.sha256(config.weights.read_bytes()).hexdigest(),
         "tokenizer_path": str(config.weights),
         "served_model_name": config.served_model_name,
         "host": config.host,
@@ -194,7 +195,8 @@ def _arguments(config: WorkerConfig) -> dict[str, Any]:
         "tp_size": 1,
         "dp_size": 1,
         "max_total_tokens": engine.max_total_tokens,
-        "disable_radix_cache": not engine.prefix_cache,
+        # a decode engine has none, whatever it is told.
+        "disable_radix_cache": not engine.prefix_cache or config.role == "decode",
         "disable_cuda_graph": not engine.capture,
         "tool_call_parser": "tiny_toolcaller",
         "random_seed": engine.seed,

@@ -42,6 +42,9 @@ class Role(Protocol):
     def queues(self) -> Queues:
         """What waits outside the engine."""
 
+    def holds(self, rid: str) -> bool:
+        """True while the request waits or moves outside the engine."""
+
     def start(self, stream: OutputStream, rendezvous: Rendezvous | None) -> None:
         """Begin a request. Raises EngineError or RequestFailed when it cannot be served."""
 
@@ -71,6 +74,10 @@ class UnifiedRole:
     def queues(self) -> Queues:
         """Nothing waits outside the engine."""
         return Queues()
+
+    def holds(self, rid: str) -> bool:
+        """Nothing waits outside the engine."""
+        return False
 
     def start(self, stream: OutputStream, rendezvous: Rendezvous | None) -> None:
         """Submit at once; a rendezvous is ignored, as by a unified SGLang."""
