@@ -6,7 +6,7 @@ relative to what the baseline's step law gives at the same batch:
 
     step(batch) = fixed + per_request * batch                      seconds
 
-fitted to (batch, TPOT) of the baseline's requests by Theil–Sen, which a tenth of wild points hardly moves.
+fitted to (batch, TPOT) of the baseline's requests by repeated medians (Siegel), which wild points hardly move.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scipy import stats
 
 from pdwatch.gate.rows import RequestRow
 
-# Theil–Sen looks at every pair of points.
+# the fit looks at every pair of points.
 MAXIMUM_POINTS = 1_000
 FEWEST_POINTS = 20
 # a law cannot be read off batches that hardly differ.
@@ -50,7 +50,7 @@ def fit_step_law(points: Sequence[tuple[float, float]], seed: int) -> StepLaw | 
     low, high = np.quantile(batches, (0.1, 0.9))
     if high - low < SMALLEST_SPREAD:
         return None
-    slope, intercept = (float(value) for value in stats.theilslopes(seconds, batches)[:2])
+    slope, intercept = (float(value) for value in stats.siegelslopes(seconds, batches))
     if slope <= 0 or intercept <= 0:
         return None
     return StepLaw(fixed_seconds=intercept, per_request_seconds=slope)

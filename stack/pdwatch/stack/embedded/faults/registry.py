@@ -24,9 +24,16 @@ class FaultInfo:
 
 @cache
 def _registry() -> dict[str, type[Fault]]:
-    for module in pkgutil.iter_modules(faults.__path__):
-        importlib.import_module(f"{faults.__name__}.{module.name}")
-    return {fault.name: fault for fault in sorted(Fault.__subclasses__(), key=lambda fault: fault.name)}
+    modules = [
+        importlib.import_module(f"{faults.__name__}.{info.name}") for info in pkgutil.iter_modules(faults.__path__)
+    ]
+    found = [
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Fault) and value.__module__ == module.__name__
+    ]
+    return {fault.name: fault for fault in sorted(found, key=lambda fault: fault.name) if fault is not Fault}
 
 
 def catalogue() -> list[FaultInfo]:
