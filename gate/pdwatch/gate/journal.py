@@ -8,57 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import orjson
-import zstandard
+
+from pdwatch.loadgen import FrameWriter, JournalCorrupt, read_frames
 
 MAXIMUM_RECORD_BYTES = 64 * 2**20
 
-_BLOCK_BYTES = 64 * 1024
 
-
-class JournalWriter:
-    """Writes JSON records; each is in the hands of the operating system when `append` returns."""
+class JournalWriter(FrameWriter[dict[str, Any]]):
+    """Writes JSON records to a new file."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("xb", buffering=0)
-        self._compressor = zstandard.ZstdCompressor(level=3, write_checksum=True)
-
-    def append(self, record: dict[str, Any]) -> None:
-        """Append one record as one frame."""
-        frame = memoryview(self._compressor.compress(orjson.dumps(record)))
-        while frame:
-            frame = frame[self._file.write(frame) :]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._file.close()
+        super().__init__(path, orjson.dumps, must_be_new=True)
 
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """Records in order, up to the first that is torn or damaged; an absent file has none."""
     if not path.exists():
         return
-    decompressor = zstandard.ZstdDecompressor()
-    with path.open("rb") as file:
-        pending = b""
-        while pending or (pending := file.read(_BLOCK_BYTES)):
-            stream = decompressor.decompressobj()
-            record = bytearray()
-            while not stream.eof:
-                try:
-                    record += stream.decompress(pending)
-                except zstandard.ZstdError:
-                    return
-                if len(record) > MAXIMUM_RECORD_BYTES:
-                    return
-                if not stream.eof and not (pending := file.read(_BLOCK_BYTES)):
-                    return
-            pending = stream.unused_data
-            yield orjson.loads(bytes(record))
+    try:
+        for record in read_frames(path, MAXIMUM_RECORD_BYTES):
+            yield orjson.loads(record)
+    except JournalCorrupt:
+        # samples are a picture beside the evidence: what came before the damage is still worth showing.
+        return

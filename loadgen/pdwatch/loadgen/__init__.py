@@ -10,6 +10,7 @@ from .assembly import Assembled, StreamEvent, assemble, assemble_chunks
 from .calls import AssembledCall
 from .defects import DEFECTS, ProtocolDefect
 from .errors import JournalCorrupt, LoadgenError, PlanError, TargetUnreachable
+from .frames import FrameWriter, read_frames
 from .journal import JOURNAL_NAME, JournalWriter, read_transcripts
 from .metrics import METRICS, Metric, RequestMetrics, measure, percentile
 from .plan import Dialect, Phase, Plan, load_plan
@@ -26,6 +27,7 @@ __all__ = [
     "Dialect",
     "ExpectedCall",
     "Family",
+    "FrameWriter",
     "JournalCorrupt",
     "JournalWriter",
     "Label",
@@ -50,5 +52,6 @@ __all__ = [
     "measure",
     "percentile",
     "prompt_bytes",
+    "read_frames",
     "read_transcripts",
 ]
