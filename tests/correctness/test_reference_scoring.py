@@ -356,7 +356,7 @@ NO_COMPLETION = {
     "a list": b"[]",
     "no choice": b'{"choices": []}',
     "an error in band": b'{"error": {"message": "out of memory"}}',
-    "text for a log-probability": completion({"content": [position("x", -1.0)]}),  # type: ignore[arg-type]
+    "text for a log-probability": completion({"content": [position("x", -1.0)]}),  # type: ignore[arg-type]  # what a server might send
     "NaN": completion({"content": [position(math.nan, -1.0)]}),
     "a list for logprobs": completion([1]),
     "a number for a position": completion({"content": [7]}),

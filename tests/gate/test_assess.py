@@ -24,7 +24,7 @@ def facts(**changes: object) -> RunFacts:
         "reference_available": True,
         "running_batch": BATCHES,
     }
-    return RunFacts(**(values | changes))  # type: ignore[arg-type]
+    return RunFacts(**(values | changes))  # type: ignore[arg-type]  # fields by name
 
 
 def clean(row: Make, count: int = 10, **changes: object) -> list[RequestRow]:

@@ -89,8 +89,8 @@ async def ask(
     steps: list[Step], *, fault: Fault | None = None, gone: Callable[[], Any] | None = None, **body: Any
 ) -> tuple[Answer, Feed]:
     feed, answer = Feed(steps), Answer()
-    completions = ChatCompletions(feed, fault or Fault(), "m", 4096)  # type: ignore[arg-type]
-    application = Application(feed.metrics, completions, None, _Nothing(), _Nothing())  # type: ignore[arg-type]
+    completions = ChatCompletions(feed, fault or Fault(), "m", 4096)  # type: ignore[arg-type]  # a stand-in
+    application = Application(feed.metrics, completions, None, _Nothing(), _Nothing())  # type: ignore[arg-type]  # a stand-in
     whole = {"messages": [{"role": "user", "content": "x"}], "tools": TOOLS, "stream": True} | body
     messages = [{"type": "http.request", "body": json.dumps(whole).encode(), "more_body": False}]
 

@@ -28,7 +28,7 @@ WEIGHTS = Path(checkpoint.__file__).parent / "weights" / "tiny_toolcaller.safete
 )
 def test_combinations_that_cannot_work(settings: dict[str, object], remedy: str) -> None:
     with pytest.raises(ValidationError, match=remedy):
-        EngineConfig(**settings)  # type: ignore[arg-type]
+        EngineConfig(**settings)  # type: ignore[arg-type]  # fields by name
 
 
 @pytest.mark.parametrize(("batch", "bucket"), [(1, 1), (2, 2), (3, 8), (8, 8), (9, None)])
@@ -60,7 +60,7 @@ def test_the_address_oracle_compares_ranges(first: int, last: int, reused: bool)
         def nbytes(self) -> int:
             return last - first
 
-    oracle.allocated(Allocation())  # type: ignore[arg-type]
+    oracle.allocated(Allocation())  # type: ignore[arg-type]  # fields by name
 
     assert oracle.reused == [reused]
 

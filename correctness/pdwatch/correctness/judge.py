@@ -211,5 +211,5 @@ def _judgement(
         label=transcript.label.value,
         sent_seconds=transcript.sent_seconds,
         ended_seconds=transcript.ended_seconds,
-        **more,  # type: ignore[arg-type]
+        **more,  # type: ignore[arg-type]  # the fields of Judgement, by name
     )

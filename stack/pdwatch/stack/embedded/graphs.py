@@ -27,7 +27,7 @@ class DecodeGraphs:
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         # address oracle: for each bucket and layer, whether memory of the dropped transient was handed out again.
         self.reused: dict[int, list[bool]] = {}
-        stream = torch.cuda.Stream(model.device)  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream(model.device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         memory = torch.cuda.graph_pool_handle()
         # the largest first, so that the smaller ones find their memory in the shared pool.
         for size in reversed(self._buckets):

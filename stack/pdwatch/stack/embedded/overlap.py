@@ -47,7 +47,7 @@ class SideStream(SingleStream):
         self.releases_early = releases_early
         self.delay_cycles = delay_cycles
         self.reused: list[bool] = []
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._released: range | None = None
 
     @contextmanager
@@ -55,7 +55,7 @@ class SideStream(SingleStream):
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             if self.delay_cycles:
-                torch.cuda._sleep(self.delay_cycles)  # type: ignore[no-untyped-call]
+                torch.cuda._sleep(self.delay_cycles)  # type: ignore[no-untyped-call]  # torch leaves it untyped
             yield
 
     def join(self) -> None:
