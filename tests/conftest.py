@@ -6,6 +6,11 @@ import os
 import socket
 
 import pytest
+from hypothesis import settings
+
+# the same examples everywhere, and no timed tests: how fast a machine is belongs to benchmarks.
+settings.register_profile("pdwatch", derandomize=True, deadline=None)
+settings.load_profile("pdwatch")
 
 
 @pytest.fixture(autouse=True)

@@ -60,7 +60,6 @@ def test_zero_failures_have_a_closed_form():
     assert upper_bound(0, 59) == pytest.approx(1 - 0.05 ** (1 / 59))
 
 
-@settings(deadline=None)
 @given(counts, confidences)
 def test_the_upper_bound_is_where_so_few_failures_become_unlikely(count, confidence):
     failures, trials = count
@@ -72,7 +71,6 @@ def test_the_upper_bound_is_where_so_few_failures_become_unlikely(count, confide
         assert bdtr(failures, trials, bound) == pytest.approx(1 - confidence, abs=1e-6)
 
 
-@settings(deadline=None)
 @given(counts, confidences)
 def test_both_sides_enclose_the_observed_rate_and_mirror_each_other(count, confidence):
     failures, trials = count
@@ -82,7 +80,7 @@ def test_both_sides_enclose_the_observed_rate_and_mirror_each_other(count, confi
     assert upper == pytest.approx(1 - clopper_pearson(trials - failures, trials, confidence).lower, abs=1e-9)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.floats(1e-4, 0.9), confidences, st.integers(0, 5))
 def test_requests_needed_is_the_fewest(rate, confidence, failures):
     needed = requests_needed(rate, confidence, failures)

@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pdwatch.correctness import StrictJsonError
@@ -69,13 +69,11 @@ def test_read(text, value):
     assert parse_strict(text) == value
 
 
-@settings(deadline=None)
 @given(values, st.booleans())
 def test_everything_json_writes_is_read_back(value, ascii_only):
     assert parse_strict(json.dumps(value, ensure_ascii=ascii_only, allow_nan=False)) == value
 
 
-@settings(deadline=None)
 @given(st.text(max_size=60) | st.text('{}[]":,\\u0aNtrue-1e', max_size=60))
 def test_it_accepts_no_more_than_python_and_raises_nothing_else(text):
     try:

@@ -68,7 +68,6 @@ def _pool(samples: ServerSamples, arm: str) -> Line:
 
 
 PREFILL_PANELS = (
-    Panel("Running requests", "", _gauges("prefill", "sglang:num_running_reqs")),
     Panel(
         "Queued or in transfer",
         "requests",
