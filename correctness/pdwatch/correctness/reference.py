@@ -162,7 +162,7 @@ class Reference:
         status, answer = 400, b""
         if self._tells_logprobs:
             status, answer = self._post("/v1/chat/completions", question(sent_body, with_logprobs=True), _CHAT_BYTES)
-        if 400 <= status < 500:
+        if status in (400, 422):
             status, answer = self._post("/v1/chat/completions", question(sent_body, with_logprobs=False), _CHAT_BYTES)
             # a request that is refused either way says nothing about log-probabilities.
             self._tells_logprobs = self._tells_logprobs and status != 200

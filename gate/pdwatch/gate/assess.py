@@ -12,7 +12,7 @@ from pdwatch.correctness import LevelSummary, Outcome, Signature, lower_bound, s
 from pdwatch.gate.compare import Comparison, ComparisonVerdict, Observation, compare, pool
 from pdwatch.gate.policy import GatePolicy
 from pdwatch.gate.rows import BASELINE, CANDIDATE, RequestRow
-from pdwatch.gate.step_law import decode_batches, fit_step_law
+from pdwatch.gate.step_law import Point, decode_batches, fit_step_law
 from pdwatch.gate.verdict import (
     ArmSummary,
     Check,
@@ -28,6 +28,8 @@ from pdwatch.gate.wording import could_have_missed, headline, percent
 
 SLOW_DECODE = Signature.SLOW_DECODE.value
 SLOW_FIRST_TOKEN = "slow_first_token"
+# of the scored answers, how many may have missed the reference before the level proves nothing.
+UNASKED_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class RunFacts:
     """What the verdict must know about the run besides its requests.
 
     `cut_short` says in words why the run did not finish; None when it did. `running_batch` holds the largest
-    decode batch seen by (arm, level).
+    decode batch seen by (arm, level). `asks_about_all` says that every answer could be put to the reference.
     """
 
     levels: tuple[int, ...]
@@ -44,6 +46,7 @@ class RunFacts:
     running_batch: Mapping[tuple[str, int], int]
     cut_short: str | None = None
     not_checked: tuple[str, ...] = ()
+    asks_about_all: bool = False
 
 
 def assess(rows: Sequence[RequestRow], facts: RunFacts, policy: GatePolicy) -> Verdict:
@@ -111,7 +114,7 @@ class _Pace:
         self._batches = decode_batches(rows)
         self.law = fit_step_law(
             [
-                (self._batches[row.request_id], row.time_per_output_token_seconds)
+                Point(row.level, self._batches[row.request_id], row.time_per_output_token_seconds)
                 for row in rows
                 if row.measured
                 and row.arm == BASELINE
@@ -121,10 +124,20 @@ class _Pace:
             seed,
         )
 
-    def expected_seconds(self, row: RequestRow) -> float | None:
-        """What the law gives for this request; None without a law or a batch."""
-        batch = self._batches.get(row.request_id)
-        return None if self.law is None or batch is None else self.law.expected_seconds(batch)
+    def observations(self, rows: Sequence[RequestRow]) -> list[Observation]:
+        """TPOT of each request that has one and, where there is a law, a batch."""
+        return [
+            Observation(phase=row.phase, ended_seconds=row.ended_seconds, value=value, expected=expected)
+            for row in rows
+            if (value := row.time_per_output_token_seconds) is not None
+            and (expected := self._expected(row.request_id)) is not None
+        ]
+
+    def _expected(self, request_id: str) -> float | None:
+        if self.law is None:
+            return 1.0
+        batch = self._batches.get(request_id)
+        return None if batch is None else self.law.expected_seconds(batch)
 
 
 def _assess_level(
@@ -137,11 +150,11 @@ def _assess_level(
     if facts.has_baseline:
         baseline = _summarise(arms[BASELINE], facts.running_batch.get((BASELINE, level)), policy)
         comparisons = (
-            _compare("tpot", _tpot(arms, pace), policy, policy.regression.tpot_ratio, level),
+            _compare("tpot", _tpot(arms, pace), policy, policy.regression.tpot_ratio, level, pace.law is not None),
             _compare("ttft", _ttft(arms), policy, policy.regression.ttft_ratio, level),
         )
     checks = (
-        *_validity_checks(level, candidate, policy),
+        *_validity_checks(level, candidate, policy, facts.asks_about_all and policy.validity.reference_required),
         *_correctness_checks(level, candidate, policy),
         *(_control_checks(level, baseline) if baseline else ()),
         *_regression_checks(level, comparisons, policy),
@@ -167,6 +180,9 @@ def _summarise(rows: Sequence[RequestRow], running_batch: int | None, policy: Ga
         corrupt=_corrupt_rate(rows, policy.correctness.confidence),
         failure_bursts=0 if summary is None else summary.failure_bursts,
         running_batch=running_batch,
+        unasked=sum(
+            row.judgement is not None and row.outcome is Outcome.OK and not row.judgement.reference_used for row in rows
+        ),
         tpot=_quantiles([row.time_per_output_token_seconds for row in rows]),
         ttft=_quantiles([row.time_to_first_token_seconds for row in rows]),
     )
@@ -202,7 +218,7 @@ def _quantiles(values: Sequence[float | None]) -> Quantiles:
     return Quantiles(count=len(present), p50=p50, p99=p99)
 
 
-def _validity_checks(level: int, candidate: ArmSummary, policy: GatePolicy) -> list[Check]:
+def _validity_checks(level: int, candidate: ArmSummary, policy: GatePolicy, asks_about_all: bool) -> list[Check]:
     needed = policy.validity.min_scored
     enough = candidate.scored >= needed
     text = f"{candidate.scored} answers scored" + ("" if enough else f", {needed} needed: lengthen load.window_seconds")
@@ -217,6 +233,9 @@ def _validity_checks(level: int, candidate: ArmSummary, policy: GatePolicy) -> l
         text = f"{wrong} of {candidate.scored} answers are wrong in the reference as well"
         text += "" if few else ": are these the right weights and template?"
         checks.append(Check(name="model errors", level=level, result=_valid(few), text=text))
+    if asks_about_all and candidate.unasked > UNASKED_SHARE * candidate.scored:
+        text = f"{candidate.unasked} of {candidate.scored} answers were not held against the reference"
+        checks.append(Check(name="reference", level=level, result=Result.INCONCLUSIVE, text=text))
     if level > 1:
         batch, needed = candidate.running_batch or 0, policy.validity.min_running_batch
         reached = batch >= needed
@@ -283,20 +302,7 @@ Arms = Mapping[str, Sequence[Observation]]
 
 
 def _tpot(arms: Mapping[str, Sequence[RequestRow]], pace: _Pace) -> Arms:
-    return {
-        arm: [
-            Observation(
-                phase=row.phase,
-                ended_seconds=row.ended_seconds,
-                value=row.time_per_output_token_seconds,
-                expected=1.0 if pace.law is None else pace.expected_seconds(row) or 1.0,
-            )
-            for row in rows
-            if row.time_per_output_token_seconds is not None
-            and (pace.law is None or pace.expected_seconds(row) is not None)
-        ]
-        for arm, rows in arms.items()
-    }
+    return {arm: pace.observations(rows) for arm, rows in arms.items()}
 
 
 def _ttft(arms: Mapping[str, Sequence[RequestRow]]) -> Arms:
@@ -310,10 +316,12 @@ def _ttft(arms: Mapping[str, Sequence[RequestRow]]) -> Arms:
     }
 
 
-def _compare(metric: str, arms: Arms, policy: GatePolicy, limit: float | None, level: int) -> Comparison:
-    return compare(
-        metric, arms[CANDIDATE], arms[BASELINE], policy.regression, limit, seed=policy.load.seed * 10_000 + level
-    )
+def _compare(
+    metric: str, arms: Arms, policy: GatePolicy, limit: float | None, level: int, at_equal_batch: bool = False
+) -> Comparison:
+    seed = policy.load.seed * 10_000 + level
+    compared = compare(metric, arms[CANDIDATE], arms[BASELINE], policy.regression, limit, seed)
+    return compared.model_copy(update={"at_equal_batch": at_equal_batch})
 
 
 def _regression_checks(level: int, comparisons: Sequence[Comparison], policy: GatePolicy) -> list[Check]:

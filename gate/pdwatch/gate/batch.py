@@ -13,8 +13,8 @@ _RUNNING = "sglang:num_running_reqs"
 def running_batches(rows: Sequence[RequestRow], samples: ServerSamples) -> dict[tuple[str, int], int]:
     """Largest decode batch by (arm, level), while measured requests of that arm and level were in flight.
 
-    The larger of what a decode worker told (sampled once a second, so short peaks are missed) and of the
-    answers that were streaming at one time, spread over the decode workers: so many shared one worker at least.
+    The larger of what a decode worker told (sampled once a second, so short peaks are missed) and of the answers that
+    were streaming at one time, spread over the decode workers as far as these are known: so many shared one of them.
     """
     batches: dict[tuple[str, int], int] = {}
     spans: dict[tuple[str, int], list[tuple[float, float]]] = {}

@@ -7,9 +7,7 @@ that is resampled is therefore a block: the requests of one phase that ended in 
     exp(ln r ± t(confidence, blocks - 1) · s),   r = median(candidate) / median(baseline)
 
 of values relative to the baseline's step law at the request's batch (step_law.py), for TPOT; plain values where there
-is no law. Here
-
-s is the bootstrap standard error of ln r, enlarged by sqrt(blocks / (blocks - 1)), and `blocks` is
+is no law. s is the bootstrap standard error of ln r, enlarged by sqrt(blocks / (blocks - 1)), and `blocks` is
 the smaller block count of the two arms (a percentile interval is too narrow at ten blocks).
 
 "Worse" needs three things: the lower bound above the limit; the candidate's median above the limit times
@@ -18,8 +16,8 @@ drifts through the three phases cannot look like a slow build); and `min_request
 
 The levels above 1 are also taken together (`pool`), which finds what no single level can.
 
-The default limit 1.10 at 99.5 % was chosen by simulation, windows and request rates as in the default run on two
-cores, 900 levels each (`b` is the noise from second to second, `p` from phase to phase). Share "worse":
+The default limit 1.10 at 99.5 % was chosen by simulation without a step law, windows and request rates as in the
+default run on two cores, 900 levels each (`b` is the noise from second to second, `p` from phase to phase). Share "worse":
 
     b     p     equal builds, one level / pooled     1.3 times as slow, one level / pooled
     5 %   5 %   0.1 % / 0                            74 % / 99 %
@@ -71,9 +69,10 @@ class Observation(BaseModel):
 
 
 class Comparison(BaseModel):
-    """Ratio candidate / baseline of one metric at one level, at equal batch; None where nothing can be computed.
+    """Ratio candidate / baseline of one metric at one level; None where nothing can be computed.
 
-    The medians are the plain ones, as seen by the clients.
+    `at_equal_batch` says that the ratio is of TPOT relative to the baseline's step law. The medians are always the
+    plain ones, as the clients saw them.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -92,6 +91,7 @@ class Comparison(BaseModel):
     upper: float | None = None
     ratio_to_slowest_phase: float | None = None
     log_error: float | None = None
+    at_equal_batch: bool = False
     degrees_of_freedom: int | None = None
 
 

@@ -58,6 +58,7 @@ def derive(
         running_batch=running_batches(rows, samples),
         cut_short=transcripts.damage or (None if finished else _why_unfinished(folder)),
         not_checked=record.not_checked,
+        asks_about_all=record.reference_available and tokenizer_for(record.model) is not None,
     )
     verdict = assess(rows, facts, record.policy)
     content = orjson.dumps(verdict.model_dump(mode="json"), option=orjson.OPT_INDENT_2)

@@ -43,7 +43,7 @@ class Outcome:
 
     @property
     def signature(self) -> str | None:
-        """The commonest signature of the failing requests, or of the failing check."""
+        """The leading signature: a leak if there is one, else the commonest; else that of the failing check."""
         return self.verdict.signatures[0].signature if self.verdict.signatures else None
 
     @property

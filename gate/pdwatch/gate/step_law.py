@@ -6,13 +6,18 @@ relative to what the baseline's step law gives at the same batch:
 
     step(batch) = fixed + per_request * batch                      seconds
 
-fitted to (batch, TPOT) of the baseline's requests by repeated medians (Siegel), which wild points hardly move.
+fitted to (batch, TPOT) of the baseline's requests by repeated medians (Siegel), which wild points hardly move. The
+levels have to differ in batch: within one level slow seconds make large batches, not the other way round, and a law
+read off that would explain a slow build away.
+
+The batch is that of the whole arm: with several decode workers the law is that of all of them together.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -23,37 +28,49 @@ from pdwatch.gate.rows import RequestRow
 # the fit looks at every pair of points.
 MAXIMUM_POINTS = 1_000
 FEWEST_POINTS = 20
-# a law cannot be read off batches that hardly differ.
+# between the levels' median batches.
 SMALLEST_SPREAD = 1.0
 
 
+class Point(NamedTuple):
+    """One request of the baseline: its level, its batch and its TPOT."""
+
+    level: int
+    batch: float
+    seconds: float
+
+
 class StepLaw(BaseModel):
-    """Seconds of a decode step: `fixed_seconds` + `per_request_seconds` × batch, both positive."""
+    """Seconds of a decode step: `fixed_seconds` + `per_request_seconds` × batch, both positive.
+
+    `largest_batch` is the largest that the baseline showed; beyond it nothing is known.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     fixed_seconds: float
     per_request_seconds: float
+    largest_batch: float
 
     def expected_seconds(self, batch: float) -> float:
-        """TPOT at this batch."""
-        return self.fixed_seconds + self.per_request_seconds * batch
+        """TPOT at this batch; one above all of the baseline's counts as the largest of them."""
+        return self.fixed_seconds + self.per_request_seconds * min(batch, self.largest_batch)
 
 
-def fit_step_law(points: Sequence[tuple[float, float]], seed: int) -> StepLaw | None:
-    """The law through points (batch, seconds); None when they show none: too few, one batch only, or no rise."""
+def fit_step_law(points: Sequence[Point], seed: int) -> StepLaw | None:
+    """The law through the points; None when they show none: too few, levels of one batch only, or no rise."""
     if len(points) > MAXIMUM_POINTS:
         points = random.Random(seed).sample(points, MAXIMUM_POINTS)
     if len(points) < FEWEST_POINTS:
         return None
-    batches, seconds = (np.asarray(column) for column in zip(*points, strict=True))
-    low, high = np.quantile(batches, (0.1, 0.9))
-    if high - low < SMALLEST_SPREAD:
+    levels, batches, seconds = (np.asarray(column) for column in zip(*points, strict=True))
+    medians = [float(np.median(batches[levels == level])) for level in np.unique(levels)]
+    if max(medians) - min(medians) < SMALLEST_SPREAD:
         return None
     slope, intercept = (float(value) for value in stats.siegelslopes(seconds, batches))
     if slope <= 0 or intercept <= 0:
         return None
-    return StepLaw(fixed_seconds=intercept, per_request_seconds=slope)
+    return StepLaw(fixed_seconds=intercept, per_request_seconds=slope, largest_batch=float(batches.max()))
 
 
 def decode_batches(rows: Iterable[RequestRow]) -> dict[str, float]:

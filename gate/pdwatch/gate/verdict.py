@@ -68,8 +68,9 @@ class Quantiles(Record):
 class ArmSummary(Record):
     """What one arm did at one level, measured requests only.
 
-    `signatures` counts failing requests, the commonest first; `failure_bursts` counts corrupt requests that
-    overlap in time as one; `running_batch` is the largest decode batch seen, None when nobody told.
+    `signatures` counts failing requests, a leak first, then the commonest; `failure_bursts` counts corrupt requests
+    that overlap in time as one; `unasked` counts answers taken for right without the reference; `running_batch` is the
+    largest decode batch seen, None when nobody told.
     """
 
     measured: int
@@ -79,6 +80,7 @@ class ArmSummary(Record):
     corrupt: Rate
     failure_bursts: int
     running_batch: int | None
+    unasked: int = 0
     tpot: Quantiles
     ttft: Quantiles
 

@@ -60,9 +60,10 @@ def _slow_down_words(levels: Sequence[LevelVerdict], pooled: Comparison | None) 
     told = pooled if pooled is not None else (gated[-1] if gated else None)
     if told is None or told.upper is None:
         return ""
+    how = " at equal batch" if told.at_equal_batch else ""
     if told.verdict is ComparisonVerdict.SAME:
-        return f", and TPOT is at most ×{told.upper:.2f} of the baseline's"
-    return f"; no slow-down shown, though up to ×{told.upper:.2f} is not excluded"
+        return f", and TPOT{how} is at most ×{told.upper:.2f} of the baseline's"
+    return f"; no slow-down shown, though up to ×{told.upper:.2f}{how} is not excluded"
 
 
 def _signature_sentence(signature: SignatureSummary, levels: Sequence[LevelVerdict]) -> str:
@@ -101,11 +102,28 @@ def could_have_missed(
         slow.append(f"×{pooled.upper:.2f} over all levels above 1 together")
     if slow:
         lines.append(f"A TPOT slow-down of up to {', '.join(slow)}.")
+    lines += [
+        f"Level {level.level}: clients saw TPOT ×{plain:.2f}, by larger decode batches; that is shown, not gated."
+        for level in levels
+        for comparison in level.comparisons
+        if comparison.at_equal_batch
+        and (plain := _plain_ratio(comparison)) is not None
+        and comparison.limit is not None
+        and plain > comparison.limit
+        and comparison.verdict is not ComparisonVerdict.WORSE
+    ]
     if lines:
         lines.append(
             "Failures come in bursts (one bad step hits a whole batch), so rare ones need more runs, not more users."
         )
     return tuple(lines)
+
+
+def _plain_ratio(comparison: Comparison) -> float | None:
+    """Ratio of the medians as the clients saw them."""
+    if not comparison.candidate_median_seconds or not comparison.baseline_median_seconds:
+        return None
+    return comparison.candidate_median_seconds / comparison.baseline_median_seconds
 
 
 def _at(check: Check) -> str:
