@@ -17,7 +17,8 @@ drifts through the three phases cannot look like a slow build); and `min_request
 The levels above 1 are also taken together (`pool`), which finds what no single level can.
 
 The default limit 1.10 at 99.5 % was chosen by simulation without a step law, windows and request rates as in the
-default run on two cores, 900 levels each (`b` is the noise from second to second, `p` from phase to phase). Share "worse":
+default run on two cores, 900 levels each (`b` is the noise from second to second, `p` from phase to phase). Share
+"worse":
 
     b     p     equal builds, one level / pooled     1.3 times as slow, one level / pooled
     5 %   5 %   0.1 % / 0                            74 % / 99 %
