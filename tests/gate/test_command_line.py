@@ -231,11 +231,15 @@ def test_report_prints_words_without_colour_when_piped(
     assert "\x1b" not in output.out
 
 
-def test_report_of_a_finished_run_can_pass(recorded_run: RunFolder) -> None:
-    recorded_run.update(state=State.COMPLETE, reference_available=True)
+@pytest.mark.parametrize(
+    ("model", "code"), [("another-model", 0), ("tiny-toolcaller", 2)], ids=["tokens unknown", "tokens never scored"]
+)
+def test_report_of_a_finished_run(recorded_run: RunFolder, model: str, code: int) -> None:
+    # where tokens are known every right answer is held against the reference, and this folder has no scores.
+    recorded_run.update(state=State.COMPLETE, reference_available=True, model=model)
     derive(recorded_run, None, finished=True)
     # four answers a level, each 0.74 s long and 0.5 s after the one before: two overlap
-    assert main(["report", str(recorded_run.path), "-q"]) == 0
+    assert main(["report", str(recorded_run.path), "-q"]) == code
     verdict = json.loads(recorded_run.verdict.read_text())
     assert [level["candidate"]["running_batch"] for level in verdict["levels"]] == [2, 2]
 
