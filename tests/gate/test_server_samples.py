@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +19,21 @@ from pdwatch.gate.server_samples import load_server_samples
 
 
 @contextmanager
+def served(handler: type[BaseHTTPRequestHandler], release: Callable[[], None] = lambda: None) -> Iterator[str]:
+    """A server on loopback; `release` ends what its handlers still wait for."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
+    finally:
+        release()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
 def metrics_server(body: bytes, status: int = 200) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -29,15 +44,8 @@ def metrics_server(body: bytes, status: int = 200) -> Iterator[str]:
         def log_message(self, *arguments: object) -> None:
             return None
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with served(Handler) as url:
+        yield url
 
 
 LINES = [
@@ -196,16 +204,8 @@ def dripping_server() -> Iterator[str]:
         def log_message(self, *arguments: object) -> None:
             return None
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
-    finally:
-        pause.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with served(Handler, pause.set) as url:
+        yield url
 
 
 def test_a_body_that_drips_is_given_up() -> None:

@@ -4,11 +4,11 @@ same request itself; live or from what was stored."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import httpx
 import orjson
@@ -19,6 +19,8 @@ from pdwatch.correctness.facts import EngineFacts, read_facts, read_limited, ref
 from pdwatch.correctness.own_answer import OwnAnswer, answer_key, question, read_own_answer
 from pdwatch.correctness.score import TOP_TOKENS, AnswerScore, read_scores
 from pdwatch.correctness.score_journal import ScoreJournal, score_key
+
+_Said = TypeVar("_Said")
 
 CONNECTIONS = 3
 TRANSPORT_RETRIES = 2
@@ -97,13 +99,7 @@ class Reference:
         if stored is not None:
             self._count("reused")
             return stored
-        if self._lost is not None:
-            raise ReferenceUnavailable(self._lost)
-        try:
-            score = read_scores(self._generate(prompt_ids, answer_ids), answer_ids)
-        except ReferenceUnavailable as error:
-            self._lost = str(error)
-            raise
+        score = self._while_it_is_there(lambda: read_scores(self._generate(prompt_ids, answer_ids), answer_ids))
         self._journal.put(key, len(prompt_ids), score)
         self._count("scored")
         return score
@@ -115,13 +111,7 @@ class Reference:
         if stored is not None:
             self._count("reused")
             return stored
-        if self._lost is not None:
-            raise ReferenceUnavailable(self._lost)
-        try:
-            answer = read_own_answer(self._complete(sent_body))
-        except ReferenceUnavailable as error:
-            self._lost = str(error)
-            raise
+        answer = self._while_it_is_there(lambda: read_own_answer(self._complete(sent_body)))
         self._journal.put_answer(key, answer)
         self._count("answered")
         return answer
@@ -137,6 +127,16 @@ class Reference:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _while_it_is_there(self, ask: Callable[[], _Said]) -> _Said:
+        """What the reference says; once it was lost it is not asked again."""
+        if self._lost is not None:
+            raise ReferenceUnavailable(self._lost)
+        try:
+            return ask()
+        except ReferenceUnavailable as error:
+            self._lost = str(error)
+            raise
 
     def _generate(self, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Any:
         body = orjson.dumps(

@@ -11,8 +11,7 @@ from pdwatch.gate.console import Talk
 from pdwatch.gate.errors import TargetError
 from pdwatch.gate.rows import BASELINE, CANDIDATE
 from pdwatch.gate.targets import REFERENCE, Server, Targets, arm_servers
-from pdwatch.stack import Deployment, DeploymentSpec, ProcessDied, ProcessState, ProcessStatus
-from pdwatch.stack.workers import check_settings
+from pdwatch.stack import Deployment, DeploymentSpec, ProcessDied, ProcessState, ProcessStatus, check_settings
 
 if TYPE_CHECKING:
     from pdwatch.gate.session import GateRequest
