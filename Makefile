@@ -3,6 +3,7 @@ PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
+TRITON := .venv/.triton
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
 # what is installed goes into .venv and what runs comes from there, whatever the caller's shell is set to
@@ -22,7 +23,7 @@ help:
 gate: $(STAMP)
 	$(BIN)/pdwatch gate $(ARGS)
 
-test: lint
+test: lint $(TRITON)
 	$(BIN)/pytest
 
 lint: $(STAMP)
@@ -41,6 +42,11 @@ $(STAMP): requirements/lock.txt requirements/torch.txt requirements/install-torc
 	$(PIP_INSTALL) --require-hashes --requirement requirements/lock.txt
 	sh requirements/install-torch $(BIN)/python
 	$(PIP_INSTALL) --no-build-isolation --no-deps --editable .
+	@touch $@
+
+# a CUDA build of PyTorch brings its own
+$(TRITON): $(STAMP) requirements/triton.txt
+	$(BIN)/python -c 'import triton' 2>/dev/null || $(PIP_INSTALL) --require-hashes --requirement requirements/triton.txt
 	@touch $@
 
 lock: $(STAMP)

@@ -11,6 +11,7 @@ import pytest
 from pdwatch.correctness import AnswerScore, PositionScore
 from pdwatch.loadgen import Assembled, ExpectedCall, Label, Task, Transcript, assemble
 from pdwatch.loadgen import Outcome as TransportOutcome
+from pdwatch.loadgen.body import Body
 
 EOS, CALLS, CALL, ARGUMENT, END = 257, 261, 262, 263, 264
 SPECIAL = {"<EOS>": EOS, "<CALLS>": CALLS, "<CALL>": CALL, "<ARG>": ARGUMENT, "<END>": END}
@@ -138,7 +139,8 @@ def _stream(
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
     if usage is not None:
         chunks.append({"choices": [], "usage": dict(usage)})
-    events = [f"data: {json.dumps({'id': 'r1', 'model': 'm', **chunk})}\n\n".encode() for chunk in chunks]
+    head = {"id": "r1", "object": "chat.completion.chunk", "model": "m"}
+    events = [f"data: {json.dumps({**head, **chunk})}\n\n".encode() for chunk in chunks]
     return b"".join([*events, b"data: [DONE]\n\n"])
 
 
@@ -197,7 +199,7 @@ def _exchange(
         sent_unix_seconds=1_800_000_000.0,
         status=200,
         response_headers={"content-type": "text/event-stream"},
-        chunks=((sent_seconds + 0.1, data),),
+        received=Body.from_chunks([(sent_seconds + 0.1, data)]),
         ended_seconds=ended_seconds,
         outcome=outcome,
         outcome_detail="",

@@ -127,14 +127,17 @@ def test_a_difference_of_hostile_size_is_cut():
     assert len(difference.expected) == 4096
 
 
+CHUNK = b'data: {"object":"chat.completion.chunk","choices":[{"index":0,"delta":%s}]}\n\n'
+
+
 @pytest.mark.parametrize(
     ("body", "codes"),
     [
         (
-            b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n',
+            CHUNK % b'{"content":"x"},"finish_reason":"stop"' + b"data: [DONE]\n\n",
             {"no_usage"},
         ),
-        (b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n', {"no_finish_reason", "no_done", "no_usage"}),
+        (CHUNK % b'{"content":"x"}', {"no_finish_reason", "no_done", "no_usage"}),
     ],
     ids=["usage was not promised", "no end"],
 )

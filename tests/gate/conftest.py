@@ -16,7 +16,8 @@ from pdwatch.gate.run_folder import PhaseRecord, RunFolder
 from pdwatch.gate.tokenizer import EmbeddedTokenizer
 from pdwatch.loadgen import JournalWriter, Label, Phase, Plan, Transcript, make_task
 from pdwatch.loadgen import Outcome as TransportOutcome
-from pdwatch.loadgen.request import chat_body
+from pdwatch.loadgen.body import Body
+from pdwatch.loadgen.sources.chat import chat_body
 
 HOSTILE = "</script><script>alert('x')</script>\x00\x1b[31m\u202e\u200b"
 
@@ -161,13 +162,13 @@ def make_transcript(plan: Plan, phase: Phase, number: int, sent_seconds: float) 
         dialect="sglang",
         target=plan.targets["candidate"],
         task=task,
-        sent_body=chat_body(task, plan).decode(),
+        sent_body=chat_body(plan, task.messages, task.tools, 512, is_streamed=True).decode(),
         connect_seconds=None,
         sent_seconds=sent_seconds,
         sent_unix_seconds=1.0,
         status=200,
         response_headers={"content-type": "text/event-stream"},
-        chunks=tuple(zip(times, bodies, strict=True)),
+        received=Body.from_chunks(zip(times, bodies, strict=True)),
         ended_seconds=times[-1],
         outcome=TransportOutcome.COMPLETE,
         outcome_detail="",

@@ -201,6 +201,29 @@ def test_ttft_is_shown_and_not_gated_unless_asked(row: Make) -> None:
     assert "ttft regression" in [check.name for check in checks]
 
 
+LIMITED = {1: (), 4: ("candidate: loop lag p99 130 ms is over 100 ms",)}
+
+
+def test_a_level_that_the_client_limited_proves_nothing(row: Make) -> None:
+    verdict = assess(clean(row), facts(client=LIMITED), load_policy())
+    assert names(verdict) == [("client", 4, "INCONCLUSIVE")]
+    assert verdict.reasons[0].text == "the client was the limit: candidate: loop lag p99 130 ms is over 100 ms"
+    assert [level.result for level in verdict.levels] == [Result.PASS, Result.INCONCLUSIVE]
+    assert verdict.levels[0].checks[0].text == "the client kept up"
+
+
+def test_corruption_stands_whatever_the_client(row: Make) -> None:
+    bad = row(99, level=4, phase=4, outcome=Outcome.CORRUPT, signature=Signature.LEAK)
+    verdict = assess([*clean(row), bad], facts(client=LIMITED), load_policy())
+    assert names(verdict) == [("corruption", 4, "FAIL"), ("client", 4, "INCONCLUSIVE")]
+
+
+def test_a_client_at_its_limit_finds_no_slow_down(row: Make) -> None:
+    verdict = assess(slow_run(row, 1.3), facts(has_baseline=True, client=LIMITED), load_policy())
+    assert (verdict.result, verdict.signatures, verdict.pooled_tpot) == (Result.INCONCLUSIVE, (), None)
+    assert ("tpot regression", 4, "INCONCLUSIVE") in names(verdict)
+
+
 def test_a_baseline_that_never_ran_is_inconclusive(row: Make) -> None:
     verdict = assess(clean(row), facts(has_baseline=True), load_policy())
     assert verdict.result is Result.INCONCLUSIVE

@@ -14,7 +14,7 @@ import pytest
 from pdwatch.gate.derive import derive, stored_reference
 from pdwatch.gate.errors import RunFolderError
 from pdwatch.gate.policy import GatePolicy
-from pdwatch.gate.run_folder import RunFolder, State
+from pdwatch.gate.run_folder import ClientRecord, RunFolder, State
 from pdwatch.gate.verdict import Result
 
 WRITER = """
@@ -113,6 +113,24 @@ def test_a_failed_run_says_what_died(recorded_run: RunFolder) -> None:
     recorded_run.update(state=State.FAILED, failure="decode-0 was killed by SIGKILL")
     verdict = derive(RunFolder.open(recorded_run.path), None, finished=False)
     assert "decode-0 was killed by SIGKILL" in verdict.headline
+
+
+def test_what_the_client_said_of_itself_is_kept_and_counts(recorded_run: RunFolder) -> None:
+    lag = ("loop lag p99 130 ms is over 100 ms: stamps are late by that much",)
+    fine, limited = (
+        ClientRecord(phase=0, arm="candidate", level=1, is_valid=True),
+        ClientRecord(
+            phase=1, arm="candidate", level=4, is_valid=False, reasons=lag, facts={"loop_lag_p99_seconds": 0.13}
+        ),
+    )
+    recorded_run.update(client=(fine, limited))
+    verdict = derive(RunFolder.open(recorded_run.path), None, finished=True)
+    (check,) = [check for check in verdict.reasons if check.name == "client"]
+    assert (check.level, check.result.value, check.text) == (
+        4,
+        "INCONCLUSIVE",
+        f"the client was the limit: candidate: {lag[0]}",
+    )
 
 
 def test_deriving_twice_gives_the_same_verdict(recorded_run: RunFolder) -> None:

@@ -6,23 +6,40 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pdwatch.loadgen import Phase, Plan
+from pdwatch.loadgen.body import Body
+from pdwatch.loadgen.client import StreamClient
+from pdwatch.loadgen.exchange import Exchange
+from pdwatch.loadgen.meter import Meter
+from pdwatch.loadgen.poller import Poller
+from pdwatch.loadgen.prepared import Kept, Preparer
+from pdwatch.loadgen.recording import understand
+from pdwatch.loadgen.request import Cancel
+from pdwatch.loadgen.session import connectors
+from pdwatch.loadgen.sources import open_source
 from pdwatch.loadgen.transcript import Label, Outcome, Transcript
 
 STREAMS = Path(__file__).parents[1] / "data" / "streams"
 
 Play = Callable[[socket.socket, bytes], bool]
+Wrap = Callable[[socket.socket], socket.socket]
 
 
 class CannedServer:
-    """Answers each request with `play(connection, request)`, which tells whether the connection is kept."""
+    """Answers each request with `play(connection, request)`, which tells whether the connection is kept.
 
-    def __init__(self, play: Play) -> None:
+    `wrap` is put around each connection.
+    """
+
+    def __init__(self, play: Play, wrap: Wrap = lambda connection: connection) -> None:
         self.requests: list[bytes] = []
         self.connections = 0
         self._play = play
+        self._wrap = wrap
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
@@ -59,14 +76,14 @@ class CannedServer:
             self._threads[-1].start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection:
-            try:
-                while (request := read_request(connection)) is not None:
+        try:
+            with self._wrap(connection) as wrapped:
+                while (request := read_request(wrapped)) is not None:
                     self.requests.append(request)
-                    if not self._play(connection, request):
+                    if not self._play(wrapped, request):
                         return
-            except OSError:
-                return
+        except OSError:
+            return
 
 
 def read_request(connection: socket.socket) -> bytes | None:
@@ -94,6 +111,41 @@ def chunked_response(
     return head.encode() + b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + ending
 
 
+class Asker:
+    """A client of a server, and the transcripts of what it asks. `plan_fields` are those of its plan."""
+
+    def __init__(self, url: str, bearer_token: str | None = None, **plan_fields: Any) -> None:
+        self.plan = Plan(
+            seed=1,
+            targets={"candidate": url},
+            model="tiny-toolcaller",
+            phases=(Phase(index=0, arm="candidate", level=1),),
+            **{"request_timeout_seconds": 20, "most_response_bytes": 1 << 20, **plan_fields},
+        )
+        self.poller = Poller()
+        self.meter = Meter()
+        self.preparer = Preparer(self.plan, open_source(self.plan), self.plan.phases[0], 0, bearer_token)
+        self.client = StreamClient(
+            connectors(self.plan, self.poller)[url],
+            request_timeout_seconds=self.plan.request_timeout_seconds,
+            most_response_bytes=self.plan.most_response_bytes,
+            meter=self.meter,
+        )
+
+    def __call__(self, cancel: Cancel | None = None, sequence: int = 0) -> Transcript:
+        """Ask for one task."""
+        prepared, kept = self.preparer.first(Label.MEASURED, sequence)
+        return self.transcript(self.client.exchange(prepared.message, cancel), prepared.request_id, kept)
+
+    def transcript(self, exchange: Exchange, request_id: str, kept: Kept) -> Transcript:
+        """What is recorded of an exchange."""
+        return understand(exchange, request_id, Label.MEASURED, 0, kept, self.preparer, self.plan.dialect)[0]
+
+    def close(self) -> None:
+        self.client.close()
+        self.poller.close()
+
+
 def make_transcript(
     chunks: tuple[tuple[float, bytes], ...], *, dialect: str = "sglang", outcome: Outcome = Outcome.COMPLETE
 ) -> Transcript:
@@ -115,11 +167,25 @@ def make_transcript(
         sent_unix_seconds=1.7e9,
         status=200,
         response_headers={"content-type": "text/event-stream"},
-        chunks=chunks,
+        received=Body.from_chunks(chunks),
         ended_seconds=101.0,
         outcome=outcome,
         outcome_detail="",
     )
+
+
+@pytest.fixture
+def asker() -> Iterator[Callable[..., Asker]]:
+    """Makes askers, which are closed after the test."""
+    askers: list[Asker] = []
+
+    def make(*arguments: Any, **fields: Any) -> Asker:
+        askers.append(Asker(*arguments, **fields))
+        return askers[-1]
+
+    yield make
+    for one in askers:
+        one.close()
 
 
 @pytest.fixture
@@ -141,12 +207,12 @@ def transcript() -> Callable[..., Transcript]:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[Play], CannedServer]]:
+def serve() -> Iterator[Callable[..., CannedServer]]:
     """Starts servers that are closed after the test."""
     servers: list[CannedServer] = []
 
-    def start(play: Play) -> CannedServer:
-        servers.append(CannedServer(play))
+    def start(*arguments: Any) -> CannedServer:
+        servers.append(CannedServer(*arguments))
         return servers[-1]
 
     yield start

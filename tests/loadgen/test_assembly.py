@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pdwatch.loadgen import DEFECTS, AssembledCall, assemble_chunks
 
 EVENT_STREAM = {"content-type": "text/event-stream"}
-USAGE = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
+USAGE = {"object": "chat.completion.chunk", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}
 
 
 def event(payload: Any) -> bytes:
@@ -20,7 +20,12 @@ def event(payload: Any) -> bytes:
 
 
 def delta(finish_reason: Any = None, **fields: Any) -> dict[str, Any]:
-    return {"id": "r", "model": "m", "choices": [{"index": 0, "delta": fields, "finish_reason": finish_reason}]}
+    choice = {"index": 0, "delta": fields, "finish_reason": finish_reason}
+    return {"id": "r", "object": "chat.completion.chunk", "model": "m", "choices": [choice]}
+
+
+def chunk(**fields: Any) -> dict[str, Any]:
+    return {"object": "chat.completion.chunk", "choices": [], **fields}
 
 
 def call(**entry: Any) -> dict[str, Any]:
@@ -149,21 +154,26 @@ def test_tool_calls(payloads: list[Any], calls: list[Any], defects: dict[str, in
 
 STREAM_CASES = [
     pytest.param([delta(content="hi"), delta("stop"), delta(content="!")], "hi!", {"late_chunk"}, id="late output"),
-    pytest.param([delta(content="hi"), {"id": "q", "choices": []}], "hi", {"id_changed"}, id="id changes"),
-    pytest.param([delta(content="hi"), {"model": "n", "choices": []}], "hi", {"model_changed"}, id="model changes"),
-    pytest.param([delta(content="hi"), {"choices": None}], "hi", {"choices_null"}, id="choices are null"),
+    pytest.param([delta(content="hi"), chunk(id="q")], "hi", {"id_changed"}, id="id changes"),
+    pytest.param([delta(content="hi"), chunk(model="n")], "hi", {"model_changed"}, id="model changes"),
+    pytest.param([delta(content="hi"), chunk(choices=None)], "hi", {"choices_null"}, id="choices are null"),
     pytest.param([delta(content="hi"), {"usage": {}}], "hi", {"choices_null"}, id="choices are missing"),
-    pytest.param([delta(content="hi"), {"choices": [7]}], "hi", {"bad_delta"}, id="a choice is a number"),
+    pytest.param([delta(content="hi"), chunk(choices=[7])], "hi", {"bad_delta"}, id="a choice is a number"),
     pytest.param([delta(content=5)], None, {"bad_delta"}, id="content is a number"),
     pytest.param([delta(content=None), delta()], None, set(), id="no content"),
-    pytest.param([{"choices": [{"index": 1, "delta": {"content": "x"}}]}], None, {"unexpected_choice"}, id="choice 1"),
+    pytest.param(
+        [chunk(choices=[{"index": 1, "delta": {"content": "x"}}])], None, {"unexpected_choice"}, id="choice 1"
+    ),
     pytest.param([delta(reasoning="a", reasoning_content="b")], None, {"reasoning_disagrees"}, id="two reasonings"),
     pytest.param([delta(content="\ud83d"), delta(content="\ude80")], "🚀", {"loose_json_event"}, id="split surrogates"),
     pytest.param([delta(content="a", score=float("nan"))], "a", {"loose_json_event"}, id="NaN"),
     pytest.param(
-        [{"choices": [{"delta": {"content": "a"}, "usage": {}}]}], "a", {"usage_in_choice"}, id="usage inside"
+        [chunk(choices=[{"index": 0, "delta": {"content": "a"}, "usage": {}}])],
+        "a",
+        {"usage_in_choice"},
+        id="usage inside",
     ),
-    pytest.param([{"error": None, "choices": []}], None, set(), id="a null error is none"),
+    pytest.param([chunk(error=None)], None, set(), id="a null error is none"),
 ]
 
 
@@ -194,7 +204,7 @@ CANNED = [
     ("text", "K7Q2ZX81MN4P amber 🚀🔥", (), "stop", set()),
     ("carriage_returns", None, ("K7Q2ZX81MN4P",), "tool_calls", set()),
     ("bare_returns", None, ("K7Q2ZX81MN4P",), "tool_calls", set()),
-    ("unusual_forms", None, ("K7Q2ZX81MN4P",), "tool_calls", set()),
+    ("unusual_forms", None, ("K7Q2ZX81MN4P",), "tool_calls", {"byte_order_mark", "empty_event"}),
     ("no_last_line", None, ("K7Q2ZX81MN4P",), "tool_calls", {"unterminated_event"}),
     ("no_finish_reason", None, ("",), None, {"no_finish_reason", "no_usage", "no_done"}),
     ("no_usage", "K7Q2ZX81MN4P amber 🚀🔥", (), "stop", {"no_usage"}),
@@ -202,7 +212,7 @@ CANNED = [
     ("error_object", "K7Q2ZX81MN4P ", (), None, {"in_band_error", "no_finish_reason", "no_usage"}),
     ("error_python", "K7Q2ZX81MN4P ", (), None, {"in_band_error", "no_finish_reason", "no_usage", "no_done"}),
     ("error_event", "", (), None, {"in_band_error", "no_finish_reason", "no_usage", "no_done"}),
-    ("only_done", None, (), None, {"no_finish_reason", "no_usage"}),
+    ("only_done", None, (), None, {"no_answer", "no_finish_reason", "no_usage"}),
     ("not_utf8", None, ("K7Q2ZX81MN4P",), "tool_calls", {"bad_json_event"}),
 ]
 
@@ -273,9 +283,14 @@ def test_no_json_makes_it_raise(one: Any, other: Any) -> None:
 def test_json_body_is_read_whole() -> None:
     message = {"role": "assistant", "content": "hi"}
     body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": {"completion_tokens": 1}}
-    got = assemble_chunks([(1.0, json.dumps(body).encode())], {"content-type": "application/json"})
+    chunks = [(1.0, json.dumps(body).encode())]
+    got = assemble_chunks(chunks, {"content-type": "application/json"}, is_streamed=False)
     assert (got.content, got.finish_reason, got.is_event_stream) == ("hi", "stop", False)
-    assert [defect.code for defect in got.defects] == ["not_event_stream"]
+    assert [event.payload for event in got.events] == [body]
+    assert got.defects == ()
+    # whoever asked for a stream has not got one.
+    got = assemble_chunks(chunks, {"content-type": "application/json"})
+    assert [defect.code for defect in got.defects] == ["not_event_stream", "no_done"]
 
 
 def test_times_are_those_of_the_completing_read(stream) -> None:
@@ -285,7 +300,7 @@ def test_times_are_those_of_the_completing_read(stream) -> None:
     pieces[1:2] = [(0.5, events[1][:20]), (1.0, events[1][20:])]
     got = assemble_chunks(pieces, EVENT_STREAM)
     assert (got.first_event_seconds, got.first_choice_seconds, got.first_visible_seconds) == (0.0, 0.0, 1.0)
-    assert got.output_seconds == (1.0, 2.0, 3.0, 4.0, 5.0)
+    assert got.output_seconds.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert got.last_token_seconds == 5.0
     assert got.usage_count("completion_tokens") == 6
     assert got.usage_count("nothing") is None

@@ -2,55 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import threading
-import time
 
 import gevent
 import pytest
 
-from pdwatch.loadgen import Label, Outcome, Phase, Plan, Transcript
-from pdwatch.loadgen.client import StreamClient
+from pdwatch.loadgen import Label, Outcome
 from pdwatch.loadgen.exchange import End, Exchange
-from pdwatch.loadgen.plan import Plan as PlanModel
-from pdwatch.loadgen.prepared import prepare
-from pdwatch.loadgen.recording import Ended, transcript_of
 from pdwatch.loadgen.request import Cancel
-from pdwatch.loadgen.target import Target
-
-
-def plan_for(url: str, **fields) -> PlanModel:
-    return Plan(
-        seed=1,
-        targets={"candidate": url},
-        model="tiny-toolcaller",
-        phases=(Phase(index=0, arm="candidate", level=1),),
-        **{"request_timeout_seconds": 20, "most_response_bytes": 4096, **fields},
-    )
-
-
-def client_for(plan: PlanModel) -> StreamClient:
-    return StreamClient(
-        Target.parse(plan.targets["candidate"]),
-        connect_timeout_seconds=plan.connect_timeout_seconds,
-        request_timeout_seconds=plan.request_timeout_seconds,
-        most_response_bytes=plan.most_response_bytes,
-    )
-
-
-def ask(plan: PlanModel, client: StreamClient, cancel: Cancel | None = None, sequence: int = 0) -> Transcript:
-    request = prepare(plan, plan.phases[0], Label.MEASURED, sequence, None)
-    return transcript_of(Ended(request.facts, 0, client.exchange(request.message, cancel)))
-
-
-def ask_once(plan: PlanModel, cancel: Cancel | None = None) -> Transcript:
-    client = client_for(plan)
-    try:
-        return ask(plan, client, cancel)
-    finally:
-        client.close()
 
 
 def sends(data: bytes, *, keep: bool = True):
@@ -85,9 +46,9 @@ CASES = [
 
 @pytest.mark.parametrize("size", [1 << 20, 100, 1], ids=["one chunk", "chunks of 100", "chunks of 1"])
 @pytest.mark.parametrize(("name", "how", "outcome", "detail"), CASES, ids=[f"{c[0]} {c[1]}" for c in CASES])
-def test_stream_outcomes(serve, stream, chunked, name, how, outcome, detail, size) -> None:
+def test_stream_outcomes(serve, stream, chunked, name, how, outcome, detail, size, asker) -> None:
     server = serve(sends(chunked(stream(name), size, **how), keep=how.get("ending") != b""))
-    got = ask_once(plan_for(server.url, most_response_bytes=1 << 20))
+    got = asker(server.url)()
     assert got.outcome is outcome
     assert detail in got.outcome_detail
     assert got.body == stream(name)
@@ -125,35 +86,33 @@ def test_stream_outcomes(serve, stream, chunked, name, how, outcome, detail, siz
         ),
     ],
 )
-def test_other_responses(serve, response: bytes, outcome: Outcome, detail: str) -> None:
-    plan = plan_for(serve(sends(response, keep=False)).url)
-    if b"X-Long" in response:
-        plan = plan_for(plan.targets["candidate"], most_response_bytes=1 << 20)
-    got = ask_once(plan)
+def test_other_responses(serve, response: bytes, outcome: Outcome, detail: str, asker) -> None:
+    most_bytes = 1 << 20 if b"X-Long" in response else 4096
+    got = asker(serve(sends(response, keep=False)).url, most_response_bytes=most_bytes)()
     assert got.outcome is outcome
     assert detail in got.outcome_detail
 
 
-def test_early_hints_go_before_the_response(serve, stream, chunked) -> None:
+def test_early_hints_go_before_the_response(serve, stream, chunked, asker) -> None:
     server = serve(sends(b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + chunked(stream("text"))))
-    got = ask_once(plan_for(server.url))
+    got = asker(server.url)()
     assert (got.outcome, got.status) == (Outcome.COMPLETE, 200)
     assert "link" not in got.response_headers
 
 
-def test_reset(serve, stream, chunked) -> None:
+def test_reset(serve, stream, chunked, asker) -> None:
     def play(connection: socket.socket, request: bytes) -> bool:
         connection.sendall(chunked(stream("text"), ending=b"")[:200])
         # closing with a linger of 0 s sends a reset instead of an orderly end.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         return False
 
-    got = ask_once(plan_for(serve(play).url))
+    got = asker(serve(play).url)()
     assert (got.outcome, got.outcome_detail) == (Outcome.RESET, "Connection reset by peer")
 
 
-def test_connect_error(free_port: int) -> None:
-    got = ask_once(plan_for(f"http://127.0.0.1:{free_port}"))
+def test_connect_error(free_port: int, asker) -> None:
+    got = asker(f"http://127.0.0.1:{free_port}")()
     assert (got.outcome, got.outcome_detail) == (Outcome.CONNECT_ERROR, "Connection refused")
     assert (got.status, got.chunks) == (None, ())
 
@@ -177,8 +136,8 @@ def half_stream(serve, stream, chunked):
     return server
 
 
-def test_timeout(half_stream) -> None:
-    got = ask_once(plan_for(half_stream.url, request_timeout_seconds=0.2))
+def test_timeout(half_stream, asker) -> None:
+    got = asker(half_stream.url, request_timeout_seconds=0.2)()
     assert (got.outcome, got.outcome_detail) == (Outcome.TIMEOUT, "no end after 0.2 s")
     assert got.status == 200
     assert got.ended_seconds - got.sent_seconds >= 0.2
@@ -193,16 +152,14 @@ def test_timeout(half_stream) -> None:
     ],
     ids=["by time", "by reads"],
 )
-def test_cancelled(half_stream, cancel: Cancel, detail: str) -> None:
-    got = ask_once(plan_for(half_stream.url), cancel)
+def test_cancelled(half_stream, cancel: Cancel, detail: str, asker) -> None:
+    got = asker(half_stream.url)(cancel)
     assert (got.outcome, got.outcome_detail) == (Outcome.CANCELLED, detail)
     assert half_stream.gone.wait(10)
 
 
-def test_killing_the_user_cancels(half_stream) -> None:
-    plan = plan_for(half_stream.url)
-    client = client_for(plan)
-    user = gevent.spawn(ask, plan, client)
+def test_killing_the_user_cancels(half_stream, asker) -> None:
+    user = gevent.spawn(asker(half_stream.url))
     with gevent.Timeout(10):
         while not half_stream.requests:
             gevent.sleep(0.001)
@@ -210,7 +167,7 @@ def test_killing_the_user_cancels(half_stream) -> None:
     assert (user.value.outcome, user.value.outcome_detail) == (Outcome.CANCELLED, "the run was stopped")
 
 
-def test_connection_is_kept_and_renewed(serve, stream, chunked) -> None:
+def test_connection_is_kept_and_renewed(serve, stream, chunked, asker) -> None:
     answers = 0
 
     def play(connection: socket.socket, request: bytes) -> bool:
@@ -220,40 +177,29 @@ def test_connection_is_kept_and_renewed(serve, stream, chunked) -> None:
         return answers != 2
 
     server = serve(play)
-    plan = plan_for(server.url)
-    client = client_for(plan)
-    first, second = (ask(plan, client, sequence=sequence) for sequence in (0, 1))
+    ask = asker(server.url)
+    first, second = (ask(sequence=sequence) for sequence in (0, 1))
     # the server closes the kept connection after its second answer; the client must see that before it sends.
-    poll_until_closed(client)
-    third = ask(plan, client, sequence=2)
-    client.close()
+    with gevent.Timeout(10):
+        while ask.client.is_connected:
+            gevent.sleep(0.001)
+    third = ask(sequence=2)
     assert [t.outcome for t in (first, second, third)] == [Outcome.COMPLETE] * 3
     assert [t.connect_seconds is None for t in (first, second, third)] == [False, True, False]
     assert server.connections == 2
 
 
-def poll_until_closed(client: StreamClient) -> None:
-    deadline = time.monotonic() + 10
-    while client._is_usable() and time.monotonic() < deadline:
-        os.sched_yield()
-    assert not client._is_usable()
-
-
-def test_stamps_are_in_order_and_after_sending(serve, stream, chunked) -> None:
-    got = ask_once(plan_for(serve(sends(chunked(stream("text"), 40))).url))
+def test_stamps_are_in_order_and_after_sending(serve, stream, chunked, asker) -> None:
+    got = asker(serve(sends(chunked(stream("text"), 40))).url)()
     seconds = [stamp for stamp, _ in got.chunks]
     assert got.sent_seconds < seconds[0]
     assert seconds == sorted(seconds)
     assert got.ended_seconds >= seconds[-1]
 
 
-def test_what_is_sent(serve, stream, chunked) -> None:
+def test_what_is_sent(serve, stream, chunked, asker) -> None:
     server = serve(sends(chunked(stream("text"))))
-    plan = plan_for(server.url + "/prefix/v1")
-    request = prepare(plan, plan.phases[0], Label.MEASURED, 3, "secret")
-    client = client_for(plan)
-    got = transcript_of(Ended(request.facts, 0, client.exchange(request.message)))
-    client.close()
+    got = asker(server.url + "/prefix/v1", "secret")(sequence=3)
     head, _, body = server.requests[0].partition(b"\r\n\r\n")
     assert head.startswith(b"POST /prefix/v1/chat/completions HTTP/1.1\r\n")
     assert b"\r\nAuthorization: Bearer secret\r\n" in head
@@ -264,21 +210,19 @@ def test_what_is_sent(serve, stream, chunked) -> None:
     assert got.task.nonce in got.sent_body
 
 
-def test_what_opens_doors_is_not_recorded(serve, stream, chunked) -> None:
+def test_what_opens_doors_is_not_recorded(serve, stream, chunked, asker) -> None:
     secret = b"Set-Cookie: a=hunter2\r\nWWW-Authenticate: hunter2\r\nProxy-Authenticate: hunter2\r\nX-Kept: yes\r\n"
     head, _, body = chunked(stream("text")).partition(b"\r\n")
     server = serve(sends(head + b"\r\nAuthorization: hunter2\r\n" + secret + body))
-    plan = plan_for(server.url)
-    client = client_for(plan)
-    got = ask(plan, client)
-    client.close()
+    got = asker(server.url)()
     assert got.outcome is Outcome.COMPLETE
     assert got.response_headers["x-kept"] == "yes"
     assert "hunter2" not in repr(got)
 
 
-def test_an_exchange_without_a_response_has_no_status() -> None:
-    plan = plan_for("http://127.0.0.1:1")
-    request = prepare(plan, plan.phases[0], Label.WARMUP, 0, None)
-    got = transcript_of(Ended(request.facts, 0, Exchange(1.0, 2.0, end=End.BROKEN, detail="broken", ended_seconds=1.5)))
-    assert (got.status, got.outcome, got.label) == (None, Outcome.RESET, Label.WARMUP)
+def test_an_exchange_without_a_response_has_no_status(asker) -> None:
+    ask = asker("http://127.0.0.1:1")
+    request, kept = ask.preparer.first(Label.MEASURED, 0)
+    broken = Exchange(None, 1.0, 2.0, end=End.BROKEN, detail="broken", ended_seconds=1.5)
+    got = ask.transcript(broken, request.request_id, kept)
+    assert (got.status, got.outcome, got.outcome_detail) == (None, Outcome.RESET, "broken")

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from pdwatch.loadgen import Label, Plan, PlanError, load_plan
-from pdwatch.loadgen.prepared import prepare
+from pdwatch.loadgen.prepared import Preparer
 from pdwatch.loadgen.request import Cancel, cancel_for
+from pdwatch.loadgen.share import Share
+from pdwatch.loadgen.sources import open_source
 from pdwatch.loadgen.target import Target
 
 
@@ -40,6 +42,28 @@ def one_phase(**changes: Any) -> list[dict[str, Any]]:
         ({"phases": [{**one_phase()[0], "index": n} for n in range(11)]}, "more than 10 phases of level 1"),
         ({"cancel_rat": 0.1}, "cancel_rat is 0.1: Extra inputs are not permitted"),
         ({"cancel_rate": 2}, "cancel_rate is 2: Input should be less than or equal to 1"),
+        ({"phases": one_phase(requests=0)}, "phases[0].requests is 0: Input should be greater than or equal to 1"),
+        (
+            {"phases": one_phase(load={"kind": "waves", "sizes": [1, 2]})},
+            "load.sizes has a wave of 2; give a level that is not below it",
+        ),
+        (
+            {"phases": one_phase(load={"kind": "open", "rate_per_second": 1, "burstiness": 0.5})},
+            "burstiness is 0.5 with poisson arrivals; make them gamma",
+        ),
+        ({"phases": one_phase(), "search": {}}, "search needs an slo; give the limits that a load must keep to"),
+        (
+            {"phases": one_phase(), "search": {"kind": "rate"}, "slo": {"ttft_seconds": 1}},
+            "search for rate repeats one phase; give one, its load open",
+        ),
+        (
+            {
+                "phases": one_phase(load={"kind": "replay", "path": "t.jsonl"}),
+                "source": {"kind": "openai_requests", "path": "t.jsonl"},
+            },
+            "source.order is 'shuffled' with a replay; make it 'file'",
+        ),
+        ({"proxy": "https://p"}, "proxy 'https://p' wants TLS to itself; give one at http://HOST:PORT"),
         ({"targets": {"candidate": "ftp://h"}}, "target 'ftp://h' is not an http URL; write it as http://HOST:PORT"),
         ({"targets": {"candidate": "http://h:99999"}}, "Port out of range"),
         ({"targets": {"candidate": "http://me:pw@h"}}, "target on h holds credentials"),
@@ -129,8 +153,16 @@ def test_cancels() -> None:
 
 def test_prepared_requests_are_reproducible() -> None:
     run = Plan(**plan())
-    one, again, other = (
-        prepare(run, run.phases[1], label, 3, None) for label in (Label.WARMUP, Label.WARMUP, Label.MEASURED)
-    )
+    preparer = Preparer(run, open_source(run), run.phases[1], 0, None)
+    one, again, other = (preparer.first(label, 3)[0] for label in (Label.WARMUP, Label.WARMUP, Label.MEASURED))
     assert one == again
     assert one.message != other.message
+    assert b"X-Request-ID: candidate-1-warmup-3\r\n" in one.message
+
+
+@pytest.mark.parametrize(("index", "of"), [(0, 1), (0, 3), (1, 3), (2, 3)])
+def test_shares(index: int, of: int) -> None:
+    share = Share(index, of)
+    own = [number for number in range(10) if share.has(number)]
+    assert share.count(10) == len(own)
+    assert [share.number(place) for place in range(len(own))] == own

@@ -9,18 +9,17 @@ import pytest
 
 from pdwatch.loadgen import JournalCorrupt, JournalWriter, Outcome, WorkloadConfig, make_task, read_transcripts
 from pdwatch.loadgen.plan import Phase, Plan
-from pdwatch.loadgen.request import chat_body
+from pdwatch.loadgen.sources.chat import chat_body
 
 
 @pytest.fixture
 def records(transcript):
     plan = Plan(seed=1, targets={"a": "http://h:1"}, model="m", phases=(Phase(index=0, arm="a", level=1),))
     task = make_task(1, 5, WorkloadConfig())
+    sent = chat_body(plan, task.messages, task.tools, 512, is_streamed=True).decode()
     whole = "data: 東京 🚀\n\n".encode()
     return [
-        replace(
-            transcript(((100.5, whole[:8]), (100.6, whole[8:]))), task=task, sent_body=chat_body(task, plan).decode()
-        ),
+        replace(transcript(((100.5, whole[:8]), (100.6, whole[8:]))), task=task, sent_body=sent),
         transcript(((100.5, b"data: \xff\xfe\n\n"),), outcome=Outcome.TRUNCATED),
         replace(transcript(()), status=None, outcome=Outcome.CONNECT_ERROR, response_headers={}),
         transcript(((100.5, b"x" * 300_000),)),

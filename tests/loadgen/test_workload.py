@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from pdwatch.loadgen import WorkloadConfig, make_task, prompt_bytes, words
-from pdwatch.loadgen.workload import answer_bytes
+from pdwatch.loadgen.families import answer_bytes
 
 CONFIG = WorkloadConfig()
 TASKS = [make_task(7, number, CONFIG) for number in range(1500)]
@@ -131,7 +131,10 @@ def test_made_up_names() -> None:
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"families": {"copy": 0}}, "give at least one of copy, sequence, nested, must_not_call a weight"),
+        (
+            {"families": {"copy": 0}},
+            "give at least one of copy, sequence, nested, must_not_call, distractors, .* a weight",
+        ),
         ({"families": {"poetry": 1}}, "families.poetry"),
         ({"prompt_bands": [{"fewest_bytes": 900, "most_bytes": 300}]}, "ends at 300 bytes before it begins at 900"),
         ({"prompt_bands": [{"fewest_bytes": 100, "most_bytes": 300}]}, "greater than or equal to 200"),

@@ -52,7 +52,7 @@ def question(sent_body: str, *, with_logprobs: bool) -> bytes:
 
 def read_own_answer(body: bytes) -> OwnAnswer:
     """The answer from a chat completion. Raises ReferenceUnavailable when it is none: no reference answers so."""
-    assembled = assemble_chunks([(0.0, body)], {"content-type": "application/json"})
+    assembled = assemble_chunks([(0.0, body)], {"content-type": "application/json"}, is_streamed=False)
     if assembled.finish_reason is None or assembled.errors:
         raise _not_in_form(body.decode("utf-8", errors="replace"))
     try:

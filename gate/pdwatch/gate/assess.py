@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from pdwatch.gate.compare import Comparison, ComparisonVerdict, Observation, com
 from pdwatch.gate.policy import GatePolicy
 from pdwatch.gate.rows import BASELINE, CANDIDATE, RequestRow
 from pdwatch.gate.step_law import Point, decode_batches, fit_step_law
+from pdwatch.gate.validity import client_checks, validity_checks
 from pdwatch.gate.verdict import (
     ArmSummary,
     Check,
@@ -28,8 +29,6 @@ from pdwatch.gate.wording import could_have_missed, headline, percent
 
 SLOW_DECODE = Signature.SLOW_DECODE.value
 SLOW_FIRST_TOKEN = "slow_first_token"
-# of the scored answers, how many may have missed the reference before the level proves nothing.
-UNASKED_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +37,8 @@ class RunFacts:
 
     `cut_short` says in words why the run did not finish; None when it did. `running_batch` holds the largest
     decode batch seen by (arm, level). `asks_about_all` says that every answer could be put to the reference.
+    `client` holds by level why the load generator was the limit there, nothing when it was not; a level that is not in
+    it has not told.
     """
 
     levels: tuple[int, ...]
@@ -47,6 +48,7 @@ class RunFacts:
     cut_short: str | None = None
     not_checked: tuple[str, ...] = ()
     asks_about_all: bool = False
+    client: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 def assess(rows: Sequence[RequestRow], facts: RunFacts, policy: GatePolicy) -> Verdict:
@@ -54,7 +56,15 @@ def assess(rows: Sequence[RequestRow], facts: RunFacts, policy: GatePolicy) -> V
     measured = [row for row in rows if row.measured]
     pace = _Pace(rows, policy.load.seed)
     levels = tuple(_assess_level(level, measured, facts, policy, pace) for level in facts.levels)
-    pooled = pool([item for level in levels if level.level > 1 for item in level.comparisons if item.metric == "tpot"])
+    pooled = pool(
+        [
+            item
+            for level in levels
+            if level.level > 1 and not facts.client.get(level.level)
+            for item in level.comparisons
+            if item.metric == "tpot"
+        ]
+    )
     run_checks = _run_checks(facts, policy) + _pooled_checks(pooled)
     checks = run_checks + [check for level in levels for check in level.checks]
     reasons = tuple(
@@ -154,10 +164,11 @@ def _assess_level(
             _compare("ttft", _ttft(arms), policy, policy.regression.ttft_ratio, level),
         )
     checks = (
-        *_validity_checks(level, candidate, policy, facts.asks_about_all and policy.validity.reference_required),
+        *client_checks(level, facts.client),
+        *validity_checks(level, candidate, policy, facts.asks_about_all and policy.validity.reference_required),
         *_correctness_checks(level, candidate, policy),
         *(_control_checks(level, baseline) if baseline else ()),
-        *_regression_checks(level, comparisons, policy),
+        *_regression_checks(level, comparisons, bool(facts.client.get(level))),
     )
     return LevelVerdict(
         level=level,
@@ -216,36 +227,6 @@ def _quantiles(values: Sequence[float | None]) -> Quantiles:
         return Quantiles(count=0, p50=None, p99=None)
     p50, p99 = (float(value) for value in np.quantile(present, (0.5, 0.99)))
     return Quantiles(count=len(present), p50=p50, p99=p99)
-
-
-def _validity_checks(level: int, candidate: ArmSummary, policy: GatePolicy, asks_about_all: bool) -> list[Check]:
-    needed = policy.validity.min_scored
-    enough = candidate.scored >= needed
-    text = f"{candidate.scored} answers scored" + ("" if enough else f", {needed} needed: lengthen load.window_seconds")
-    checks = [Check(name="scored", level=level, result=_valid(enough), text=text)]
-    unscored = candidate.outcomes.get(Outcome.UNSCORED.value, 0)
-    if unscored:
-        text = f"{unscored} answers could not be judged without the reference"
-        checks.append(Check(name="unscored", level=level, result=Result.INCONCLUSIVE, text=text))
-    wrong = candidate.outcomes.get(Outcome.MODEL_ERROR.value, 0)
-    if candidate.scored:
-        few = wrong / candidate.scored <= policy.validity.max_model_error_ratio
-        text = f"{wrong} of {candidate.scored} answers are wrong in the reference as well"
-        text += "" if few else ": are these the right weights and template?"
-        checks.append(Check(name="model errors", level=level, result=_valid(few), text=text))
-    if asks_about_all and candidate.unasked > UNASKED_SHARE * candidate.scored:
-        text = f"{candidate.unasked} of {candidate.scored} answers were not held against the reference"
-        checks.append(Check(name="reference", level=level, result=Result.INCONCLUSIVE, text=text))
-    if level > 1:
-        batch, needed = candidate.running_batch or 0, policy.validity.min_running_batch
-        reached = batch >= needed
-        text = f"decode batch reached {batch}" + ("" if reached else f", {needed} needed: the users never overlapped")
-        checks.append(Check(name="running batch", level=level, result=_valid(reached), text=text))
-    return checks
-
-
-def _valid(condition: bool) -> Result:
-    return Result.PASS if condition else Result.INCONCLUSIVE
 
 
 def _correctness_checks(level: int, candidate: ArmSummary, policy: GatePolicy) -> list[Check]:
@@ -324,13 +305,16 @@ def _compare(
     return compared.model_copy(update={"at_equal_batch": at_equal_batch})
 
 
-def _regression_checks(level: int, comparisons: Sequence[Comparison], policy: GatePolicy) -> list[Check]:
+def _regression_checks(level: int, comparisons: Sequence[Comparison], client_was_the_limit: bool) -> list[Check]:
     checks = []
     for comparison in comparisons:
         if comparison.limit is None:
             continue
         worse = comparison.verdict is ComparisonVerdict.WORSE
-        if worse:
+        if client_was_the_limit:
+            # what a client that could not keep up timed says nothing of the servers
+            result, worse = Result.INCONCLUSIVE, False
+        elif worse:
             result = Result.FAIL
         elif comparison.ratio is None:
             result = Result.INCONCLUSIVE

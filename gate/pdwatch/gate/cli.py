@@ -15,7 +15,11 @@ from typing import Annotated
 import typer
 
 from pdwatch.gate.commands import deployment
+from pdwatch.gate.commands.export import export
 from pdwatch.gate.commands.gate import gate
+from pdwatch.gate.commands.kernels import kernels
+from pdwatch.gate.commands.load import load
+from pdwatch.gate.commands.load_worker import load_worker
 from pdwatch.gate.commands.prove import prove
 from pdwatch.gate.commands.report import report
 from pdwatch.gate.printable import printable
@@ -40,10 +44,14 @@ app = typer.Typer(
 app.command()(gate)
 app.command()(report)
 app.command()(prove)
+app.command()(load)
+app.command()(load_worker)
 app.command()(deployment.up)
 app.command()(deployment.down)
 app.command()(deployment.status)
 app.command()(deployment.faults)
+app.add_typer(kernels)
+app.add_typer(export)
 
 
 @app.command()

@@ -16,7 +16,7 @@ from pdwatch.gate.judging import Transcripts, judge_transcripts
 from pdwatch.gate.junit import junit_xml
 from pdwatch.gate.report.render import render_report
 from pdwatch.gate.rows import BASELINE, RequestRow
-from pdwatch.gate.run_folder import RunFolder, State
+from pdwatch.gate.run_folder import ClientRecord, RunFolder, State
 from pdwatch.gate.server_samples import load_server_samples
 from pdwatch.gate.tables import write_requests_table, write_server_table
 from pdwatch.gate.verdict import Verdict
@@ -59,6 +59,7 @@ def derive(
         cut_short=transcripts.damage or (None if finished else _why_unfinished(folder)),
         not_checked=record.not_checked,
         asks_about_all=record.reference_available and tokenizer_for(record.model) is not None,
+        client=_client_reasons(record.client),
     )
     verdict = assess(rows, facts, record.policy)
     content = orjson.dumps(verdict.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
@@ -96,6 +97,17 @@ def duration_seconds(folder: RunFolder, rows: Sequence[RequestRow]) -> float:
     if record.ended_unix_seconds is not None:
         return record.ended_unix_seconds - record.started_unix_seconds
     return _latest(row.ended_seconds for row in rows)
+
+
+def _client_reasons(records: Sequence[ClientRecord]) -> dict[int, tuple[str, ...]]:
+    """By level, why the load generator was the limit in any of its phases."""
+    reasons: dict[int, tuple[str, ...]] = {}
+    for record in records:
+        told = tuple(f"{record.arm}: {reason}" for reason in record.reasons)
+        if not record.is_valid and not told:
+            told = (f"{record.arm}: it says no more",)
+        reasons[record.level] = reasons.get(record.level, ()) + told
+    return reasons
 
 
 def _latest(seconds: Iterable[float]) -> float:

@@ -7,7 +7,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,13 +31,18 @@ def drive(
     log: Path,
     relay: Callable[[Event], None],
     check: Callable[[], None],
+    *,
+    module: str | None = None,
+    arguments: Sequence[str] = (),
 ) -> None:
     """Run all phases of `plan`; transcripts go to `directory`, talk to `log`.
+
+    `module` is the load generator (`MODULE` by default), which gets `arguments` too.
 
     `relay` gets each progress event; `check` is called five times a second and may raise, which ends the load
     generator first. Raises LoadFailed when it ends by itself before all phases have run.
     """
-    program = [sys.executable, "-P", "-m", MODULE, "--plan", str(plan), "--out", str(directory)]
+    program = [sys.executable, "-P", "-m", module or MODULE, "--plan", str(plan), "--out", str(directory), *arguments]
     # the wrapper ties its life to ours: a gate that is killed must not leave load on a deployment
     command = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), *program]
     log.parent.mkdir(parents=True, exist_ok=True)

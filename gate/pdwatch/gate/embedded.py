@@ -11,7 +11,15 @@ from pdwatch.gate.console import Talk
 from pdwatch.gate.errors import TargetError
 from pdwatch.gate.rows import BASELINE, CANDIDATE
 from pdwatch.gate.targets import REFERENCE, Server, Targets, arm_servers
-from pdwatch.stack import Deployment, DeploymentSpec, ProcessDied, ProcessState, ProcessStatus, check_settings
+from pdwatch.stack import (
+    PLAIN_ENGINE,
+    Deployment,
+    DeploymentSpec,
+    ProcessDied,
+    ProcessState,
+    ProcessStatus,
+    check_settings,
+)
 
 if TYPE_CHECKING:
     from pdwatch.gate.session import GateRequest
@@ -20,18 +28,23 @@ READY_SECONDS = 90.0
 
 
 def embedded_specs(request: GateRequest) -> tuple[DeploymentSpec, ...]:
-    """The deployments to start. The fault acts on the candidate only. Raises SpecInvalid, before any process runs."""
+    """The deployments to start. Raises SpecInvalid, before any process runs.
+
+    The fault acts on the candidate only, and so do kernels, capture and overlap: the baseline stays plain.
+    """
     candidate = DeploymentSpec.checked(
         name=CANDIDATE,
         fault=request.fault,
         fault_seed=request.fault_seed,
         weights=request.weights,
         ports=request.ports or {},
+        engine=dict(request.engine),
     )
     check_settings(candidate)
     if not request.with_baseline:
         return (candidate,)
-    baseline = DeploymentSpec.checked(name=BASELINE, reference=False, weights=request.weights)
+    plain = {**request.engine, **PLAIN_ENGINE} if request.engine else {}
+    baseline = DeploymentSpec.checked(name=BASELINE, reference=False, weights=request.weights, engine=plain)
     return candidate, baseline
 
 

@@ -19,6 +19,14 @@ class TargetError(GateError):
     """A target did not answer, or answered with something that is not a model server."""
 
 
+class NoModelList(TargetError):
+    """A target answered, but with no list of models."""
+
+
+class OptionError(GateError):
+    """An option of a command cannot be used as given."""
+
+
 class LoadFailed(GateError):
     """The load generator ended before all its phases had run."""
 

@@ -8,7 +8,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("pdwatch", "torch", "numpy", "locust", "gevent", "httpx", "sglang-router", "sglang", "pydantic", "pyarrow")
+PACKAGES = (
+    "pdwatch",
+    "torch",
+    "triton",
+    "numpy",
+    "locust",
+    "gevent",
+    "httpx",
+    "sglang-router",
+    "sglang",
+    "pydantic",
+    "pyarrow",
+)
 
 
 def software_versions() -> dict[str, str]:

@@ -65,7 +65,8 @@ def judge_transcripts(
     nonces = NonceIndex(
         NonceOwner(item.task.nonce, item.request_id, item.arm, item.sent_seconds, item.ended_seconds)
         for item in transcripts
-        if item.task is not None
+        # tasks of a user's own file own no nonce
+        if item.task is not None and item.task.nonce
     )
     recorder = _Recorder(reference) if reference is not None else None
 

@@ -11,7 +11,7 @@ from pdwatch.gate.atomic import write_bytes_atomically
 from pdwatch.gate.errors import PolicyError
 from pdwatch.gate.policy import GatePolicy, LoadPolicy
 from pdwatch.gate.rows import BASELINE, CANDIDATE
-from pdwatch.loadgen import Phase, Plan, WorkloadConfig
+from pdwatch.loadgen import Phase, Plan, ValidityLimits, WorkloadConfig
 
 
 def make_plan(policy: GatePolicy, urls: Mapping[str, str], model: str) -> Plan:
@@ -29,6 +29,7 @@ def make_plan(policy: GatePolicy, urls: Mapping[str, str], model: str) -> Plan:
         phases=tuple(_phases(load, BASELINE in urls)),
         cancel_rate=load.cancel_rate,
         request_timeout_seconds=load.request_timeout_seconds,
+        limits=ValidityLimits(most_loop_lag_p99_seconds=policy.validity.max_loop_lag_seconds),
         bearer_token_environment=policy.targets.bearer_token_environment,
     )
 

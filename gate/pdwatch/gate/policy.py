@@ -75,12 +75,17 @@ class CorrectnessPolicy(Section):
 
 
 class ValidityPolicy(Section):
-    """What a level must have reached before its silence means anything."""
+    """What a level must have reached before its silence means anything.
+
+    `max_loop_lag_seconds` is how late (p99) the load generator may come round to stamp arrivals; it is far above what
+    `pdwatch load` allows, since the embedded deployment takes its processors from it.
+    """
 
     min_scored: int = Field(default=8, ge=1)
     min_running_batch: int = Field(default=2, ge=2)
     max_model_error_ratio: float = Field(default=0.2, ge=0, le=1)
     reference_required: bool = True
+    max_loop_lag_seconds: float = Field(default=0.1, gt=0)
 
 
 class RegressionPolicy(Section):

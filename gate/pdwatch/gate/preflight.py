@@ -10,7 +10,7 @@ import httpx
 import orjson
 
 from pdwatch.correctness import excerpt
-from pdwatch.gate.errors import TargetError
+from pdwatch.gate.errors import NoModelList, TargetError
 from pdwatch.gate.redact import redact, redact_url
 from pdwatch.gate.run_folder import WorkerRecord
 from pdwatch.gate.targets import Server, Targets
@@ -19,7 +19,7 @@ TIMEOUT_SECONDS = 5.0
 MAXIMUM_MODEL_CHARACTERS = 256
 MAXIMUM_BODY_BYTES = 2 * 2**20
 # SGLang renamed this route; older servers have only the second
-_INFO_PATHS = ("/server_info", "/get_server_info")
+INFO_PATHS = ("/server_info", "/get_server_info")
 _WORKER_OPTIONS = {"prefill": "--prefill-url", "decode": "--decode-url"}
 
 
@@ -38,9 +38,9 @@ def preflight(targets: Targets, model: str | None, bearer_token_environment: str
 
     A reference that does not answer is no error: the verdict will be INCONCLUSIVE and say so.
     """
-    headers = _authorization(bearer_token_environment)
+    headers = authorization(bearer_token_environment)
     with httpx.Client(timeout=TIMEOUT_SECONDS, headers=headers, trust_env=False) as client:
-        names = {arm: _model_name(client, url) for arm, url in targets.urls.items()}
+        names = {arm: served_models(client, url)[0] for arm, url in targets.urls.items()}
         # those of an embedded deployment are known to be up
         must_answer = () if targets.embedded else _WORKER_OPTIONS
         workers = tuple(_record(client, server, server.role in must_answer) for server in targets.servers)
@@ -51,7 +51,8 @@ def preflight(targets: Targets, model: str | None, bearer_token_environment: str
     return Preflight(model or next(iter(names.values())), workers, available)
 
 
-def _authorization(environment: str | None) -> dict[str, str]:
+def authorization(environment: str | None) -> dict[str, str]:
+    """The header with the token that an environment variable holds. Raises TargetError when it holds none."""
     if environment is None:
         return {}
     token = os.environ.get(environment)
@@ -60,14 +61,23 @@ def _authorization(environment: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _model_name(client: httpx.Client, url: str) -> str:
+def served_models(client: httpx.Client, url: str) -> tuple[str, ...]:
+    """Names of the models that a target serves, one at least.
+
+    Raises NoModelList when it answers something else, and TargetError when it does not answer or refuses us.
+    """
     shown = redact_url(url)
     base = url.rstrip("/").removesuffix("/v1")
     try:
-        answer = _get_json(client, f"{base}/v1/models")
+        answer = get_json(client, f"{base}/v1/models")
     except httpx.HTTPStatusError as error:
         status = error.response.status_code
-        raise TargetError(
+        if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            raise TargetError(
+                f"target `{shown}` refuses us with HTTP {status}: put its token into an environment variable and name"
+                " that with --bearer-token-environment"
+            ) from error
+        raise NoModelList(
             f"target `{shown}` answered HTTP {status} to GET /v1/models: is it a model server?"
         ) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
@@ -75,26 +85,27 @@ def _model_name(client: httpx.Client, url: str) -> str:
             f"target `{shown}` is unreachable ({_reason(error)}): start it, or correct the URL"
         ) from error
     except ValueError as error:
-        raise TargetError(f"target `{shown}` answered GET /v1/models without JSON: is it a model server?") from error
+        raise NoModelList(f"target `{shown}` answered GET /v1/models without JSON: is it a model server?") from error
     try:
-        name = answer["data"][0]["id"]
+        names = tuple(entry["id"] for entry in answer["data"])
+        first = names[0]
     except (LookupError, TypeError) as error:
-        raise TargetError(f"target `{shown}` lists no model at /v1/models: load one, or use --model") from error
-    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= MAXIMUM_MODEL_CHARACTERS:
+        raise NoModelList(f"target `{shown}` lists no model at /v1/models: load one, or use --model") from error
+    if not isinstance(first, str) or not first.isprintable() or not 0 < len(first) <= MAXIMUM_MODEL_CHARACTERS:
         raise TargetError(
             f"target `{shown}` serves a model whose name is not 1 to {MAXIMUM_MODEL_CHARACTERS} printable characters"
-            f" (`{excerpt(str(name), 40)}`): serve it under a plain name"
+            f" (`{excerpt(str(first), 40)}`): serve it under a plain name"
         )
-    return name
+    return tuple(name for name in names if isinstance(name, str) and name.isprintable())
 
 
 def _record(client: httpx.Client, server: Server, must_answer: bool) -> WorkerRecord:
     """What a server says about itself; one that answers anything at all is reachable."""
     info = None
     unreachable: Exception | None = None
-    for path in _INFO_PATHS:
+    for path in INFO_PATHS:
         try:
-            answer = _get_json(client, server.url.rstrip("/") + path)
+            answer = get_json(client, server.url.rstrip("/") + path)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             unreachable = error
             # the other route of the same server would fail alike, after another wait
@@ -126,7 +137,8 @@ def _is_healthy(client: httpx.Client, url: str) -> bool:
         return False
 
 
-def _get_json(client: httpx.Client, url: str) -> Any:
+def get_json(client: httpx.Client, url: str) -> Any:
+    """What a GET answers; raises httpx's errors, and ValueError for what is too long or no JSON."""
     with client.stream("GET", url) as response:
         response.raise_for_status()
         body = bytearray()

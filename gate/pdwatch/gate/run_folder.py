@@ -52,6 +52,20 @@ class PhaseRecord(BaseModel):
     window_seconds: float
 
 
+class ClientRecord(BaseModel):
+    """Whether the load generator kept up in one phase, with the reasons when it did not and what it noticed of
+    itself."""
+
+    model_config = ConfigDict(frozen=True)
+
+    phase: int
+    arm: str
+    level: int
+    is_valid: bool
+    reasons: tuple[str, ...] = ()
+    facts: dict[str, Any] = Field(default_factory=dict)
+
+
 class RunRecord(BaseModel):
     """What `run.json` holds.
 
@@ -82,6 +96,7 @@ class RunRecord(BaseModel):
     reference_available: bool = False
     workers: tuple[WorkerRecord, ...] = ()
     phases: tuple[PhaseRecord, ...] = ()
+    client: tuple[ClientRecord, ...] = ()
     not_checked: tuple[str, ...] = ()
 
 
@@ -105,13 +120,7 @@ class RunFolder:
         Raises RunFolderError when the path exists and is not an empty directory, or cannot be made.
         """
         now = datetime.now(UTC)
-        stamp = now.strftime("%Y%m%dT%H%M%SZ")
-        wanted = path if path is not None else Path("runs") / f"{stamp}-seed{policy.load.seed}"
-        try:
-            made = _make(wanted, may_exist=path is not None)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise RunFolderError(f"cannot create run folder `{wanted}`: {reason}; choose another with --out") from error
+        made = new_folder(path, f"seed{policy.load.seed}", now)
         record = RunRecord(
             run_id=made.name,
             state=State.RUNNING,
@@ -204,6 +213,19 @@ class RunFolder:
     def logs(self) -> Path:
         """Logs of the processes of the run."""
         return self.path / "logs"
+
+
+def new_folder(path: Path | None, name: str, now: datetime) -> Path:
+    """An empty folder, made: `path`, or `runs/<UTC time>-<name>` with a number when that is there already.
+
+    Raises RunFolderError when the path exists and is not an empty directory, or cannot be made.
+    """
+    wanted = path if path is not None else Path("runs") / f"{now.strftime('%Y%m%dT%H%M%SZ')}-{name}"
+    try:
+        return _make(wanted, may_exist=path is not None)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RunFolderError(f"cannot create run folder `{wanted}`: {reason}; choose another with --out") from error
 
 
 def _make(wanted: Path, may_exist: bool) -> Path:

@@ -14,10 +14,11 @@ error goes on to the caller.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pdwatch.correctness import Reference, ReferenceUnavailable, ScoreJournal
 from pdwatch.gate.console import Talk
@@ -30,7 +31,7 @@ from pdwatch.gate.planning import make_plan, planned_seconds, save_plan, workloa
 from pdwatch.gate.policy import GatePolicy
 from pdwatch.gate.preflight import preflight
 from pdwatch.gate.redact import redact_command
-from pdwatch.gate.run_folder import PhaseRecord, RunFolder, State
+from pdwatch.gate.run_folder import ClientRecord, PhaseRecord, RunFolder, State
 from pdwatch.gate.sampler import Sampler
 from pdwatch.gate.signals import raise_on_signals
 from pdwatch.gate.targets import Targets, existing_targets
@@ -49,6 +50,7 @@ class GateRequest:
     weights: Path | None = None
     with_baseline: bool = True
     ports: dict[str, int] | None = None
+    engine: Mapping[str, Any] = field(default_factory=dict)
     command: Sequence[str] = ()
 
 
@@ -104,7 +106,7 @@ def _run(folder: RunFolder, targets: Targets, check: Callable[[], None], talk: T
     if targets.reference is not None and not found.reference_available:
         talk.say("warning: the reference does not answer; the verdict will be INCONCLUSIVE")
     with Sampler(folder.server_samples, targets.sampled()):
-        relay = _Relay(talk, plan)
+        relay = _Relay(talk, plan, lambda record: folder.update(client=(*folder.record.client, record)))
         drive(folder.plan, folder.path, folder.logs / "loadgen.log", relay, check)
         relay.close()
     folder.update(stage="judge")
@@ -166,7 +168,13 @@ def _not_checked(targets: Targets, model: str) -> Iterator[str]:
 
 
 def _refuse_embedded_options(request: GateRequest) -> None:
-    for option, given in (("--fault", request.fault), ("--weights", request.weights), ("--port", request.ports)):
+    options = {
+        "--fault": request.fault,
+        "--weights": request.weights,
+        "--port": request.ports,
+        "--engine (and --device, --kernels, --capture, --overlap)": request.engine,
+    }
+    for option, given in options.items():
         if given:
             raise PolicyError(f"`{option}` acts on the embedded deployment only: leave it out, or leave out --target")
 
@@ -178,9 +186,10 @@ def _nothing_to_check() -> None:
 class _Relay:
     """Turns the load generator's events into talk."""
 
-    def __init__(self, talk: Talk, plan: Plan) -> None:
+    def __init__(self, talk: Talk, plan: Plan, keep: Callable[[ClientRecord], None]) -> None:
         self._talk = talk
         self._plan = plan
+        self._keep = keep
         self._level: int | None = None
         self._counts: dict[str, int] = {}
         self._passed_seconds = 0.0
@@ -198,6 +207,7 @@ class _Relay:
             arm = str(event.get("arm"))
             self._counts[arm] = self._counts.get(arm, 0) + int(event.get("measured", 0))
             self._passed_seconds += self._planned_seconds(int(event.get("phase", -1)))
+            self._judge_client(event)
 
     def close(self) -> None:
         """The last level is over."""
@@ -205,6 +215,18 @@ class _Relay:
             counts = ", ".join(f"{count} {arm}" for arm, count in sorted(self._counts.items(), reverse=True))
             self._talk.end(f"{counts} requests measured")
         self._level = None
+
+    def _judge_client(self, event: Event) -> None:
+        """Keep what the load generator says of itself, and tell at once when it was the limit."""
+        validity = event.get("validity")
+        if validity is None:
+            return
+        record = ClientRecord(
+            phase=event["phase"], arm=event["arm"], level=event["level"], **validity, facts=event.get("client") or {}
+        )
+        self._keep(record)
+        for reason in record.reasons:
+            self._talk.say(f"warning: level {record.level} of the {record.arm} is INVALID: {reason}")
 
     def _start(self, event: Event) -> None:
         level = int(event.get("level", 0))

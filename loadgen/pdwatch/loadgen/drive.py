@@ -8,6 +8,7 @@ standard error has one line that says why; the journal holds every request that 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from typing import Any, Final
 from .errors import LoadgenError, PlanError, TargetUnreachable
 from .journal import JOURNAL_NAME
 from .plan import load_plan
+from .share import Share
 
 EXIT_BROKE_OFF: Final = 1
 EXIT_COULD_NOT_RUN: Final = 3
@@ -26,13 +28,21 @@ EXIT_SIGNAL: Final = 128
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a plan in this process, whose standard library gevent replaces; the exit status."""
+    """Run a plan in this process; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m pdwatch.loadgen.drive", description="Run the phases of a plan.")
     parser.add_argument("--plan", type=Path, required=True, metavar="FILE", help="the plan, a JSON file")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help=f"folder that gets {JOURNAL_NAME}")
+    parser.add_argument(
+        "--share", type=_share, default=Share(), metavar="I/N", help="send part I (from 0) of N, others the rest"
+    )
+    parser.add_argument(
+        "--in-step", action="store_true", help="take phases and times from standard input, as a leader tells them"
+    )
     options = parser.parse_args(arguments)
+    # so much is loaded in what follows that looking for garbage in it takes longer than the garbage is worth.
+    gc.disable()
     try:
-        return _drive(options.plan, options.out)
+        return _drive(options.plan, options.out, options.share, options.in_step)
     except (PlanError, TargetUnreachable) as error:
         return _ended(str(error), EXIT_COULD_NOT_RUN)
     except LoadgenError as error:
@@ -43,18 +53,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _ended("nobody reads the progress any more, so the run was ended", EXIT_BROKE_OFF)
 
 
-def _drive(plan_path: Path, directory: Path) -> int:
+def _drive(plan_path: Path, directory: Path, share: Share, is_in_step: bool) -> int:
     plan = load_plan(plan_path)
-    import gevent.monkey
+    # the clerk begins as a copy of this process, which must not have gevent's loop yet.
+    from .clerk import Clerk, start_clerk
 
-    gevent.monkey.patch_all()
-    # must see the patched standard library, which only this process may have.
+    make_clerk: type[Clerk] = Clerk
+    if is_in_step:
+        from .scale.gaps import SharedClerk
+
+        make_clerk = SharedClerk
+    clerk = start_clerk(plan, make_clerk)
+    # everything here that waits does so through gevent by name; replacing the standard library takes 0.1 s.
+    os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"
     from .execution import execute
+    from .phases import PhaseRunner
 
-    number = execute(plan, directory, _report)
+    make_runner: type[PhaseRunner] = PhaseRunner
+    if is_in_step:
+        from .scale.step import StepRunner
+
+        make_runner = StepRunner
+    number = execute(plan, directory, clerk, share, _report, make_runner)
     if number is None:
         return 0
     return _ended(f"stopped by {signal.Signals(number).name}", EXIT_SIGNAL + number)
+
+
+def _share(text: str) -> Share:
+    index, _, of = text.partition("/")
+    if not (index.isdecimal() and of.isdecimal() and int(index) < int(of)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no share; write it as 0/2, up to 1/2")
+    return Share(int(index), int(of))
 
 
 def _report(event: Mapping[str, Any]) -> None:
@@ -68,4 +98,7 @@ def _ended(message: str, status: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_status = main()
+    # taking down what was loaded would take longer than the load of a small run.
+    sys.stdout.flush()
+    os._exit(exit_status)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from enum import StrEnum
-
-from .assembly import Assembled
-from .framing import Response
-from .transcript import Outcome
+from typing import Any
 
 
 class End(StrEnum):
@@ -24,56 +22,54 @@ class End(StrEnum):
 
 @dataclass(slots=True)
 class Exchange:
-    """What came back for a request: the bytes of each read and the time at which it returned.
+    """What came back for a request: all bytes in one piece, and for each read when it returned and how many it brought.
 
-    `connect_seconds` is None on a kept connection. `end` ENDED means that the response was over, by its own framing or
-    because it is no HTTP; CLOSED that the server closed the connection, which may be the response's end.
+    `scheduled_seconds` is when it should have been sent, None where only the load's own course says when.
+    `sent_seconds` is taken before the first byte of the request is written, on an open connection; `connect_seconds` is
+    how long opening it took, None on one that was used before. `end` ENDED means that the response was over, by its own
+    framing or because it is no HTTP; CLOSED that the server closed the connection, which may be the response's end.
     """
 
-    sent_seconds: float
-    sent_unix_seconds: float
+    scheduled_seconds: float | None = None
+    sent_seconds: float = 0.0
+    sent_unix_seconds: float = 0.0
     connect_seconds: float | None = None
     end: End = End.ENDED
     detail: str = ""
-    read_seconds: list[float] = field(default_factory=list)
-    read_data: list[bytes] = field(default_factory=list)
+    raw: bytearray = field(default_factory=bytearray)
+    read_seconds: array[float] = field(default_factory=lambda: array("d"))
+    read_bytes: array[int] = field(default_factory=lambda: array("I"))
     ended_seconds: float = 0.0
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # as few objects as can be: the loop that stamps arrivals makes the pickle.
+        return _restored, (
+            (
+                self.scheduled_seconds,
+                self.sent_seconds,
+                self.sent_unix_seconds,
+                self.connect_seconds,
+                self.end.value,
+                self.detail,
+                self.ended_seconds,
+            ),
+            bytes(self.raw),
+            self.read_seconds.tobytes(),
+            self.read_bytes.tobytes(),
+        )
 
-_OUTCOMES = {
-    End.NO_CONNECTION: Outcome.CONNECT_ERROR,
-    End.CLOSED: Outcome.RESET,
-    End.BROKEN: Outcome.RESET,
-    End.TOO_LONG: Outcome.TRUNCATED,
-    End.TIMEOUT: Outcome.TIMEOUT,
-    End.CANCELLED: Outcome.CANCELLED,
-}
 
-
-def classify(exchange: Exchange, response: Response, assembled: Assembled) -> tuple[Outcome, str]:
-    """The outcome of a streamed request that asked for usage, and a line that says why.
-
-    An error inside the stream outranks the broken connection that often follows it.
-    """
-    is_success = response.status is not None and 200 <= response.status < 300
-    has_ended = response.is_complete and exchange.end in (End.ENDED, End.CLOSED)
-    if response.error is not None and exchange.end in (End.ENDED, End.CLOSED, End.BROKEN):
-        return Outcome.HTTP_ERROR, response.error
-    if is_success and assembled.errors and (has_ended or exchange.end in (End.CLOSED, End.BROKEN)):
-        return Outcome.IN_BAND_ERROR, assembled.errors[0]
-    if not has_ended:
-        return _OUTCOMES[exchange.end], exchange.detail
-    if not is_success:
-        body = b"".join(data for _, data in response.chunks)[:300].decode(errors="replace")
-        return Outcome.HTTP_ERROR, f"HTTP {response.status}: {body}"
-    if assembled.first_choice_seconds is None:
-        return Outcome.EMPTY, "the answer holds no choice"
-    parts = {
-        "finish_reason": assembled.finish_reason is not None,
-        "usage": assembled.usage is not None,
-        "[DONE]": assembled.is_done,
-    }
-    if not all(parts.values()):
-        missing = ", ".join(f"no {part}" for part, is_there in parts.items() if not is_there)
-        return Outcome.TRUNCATED, missing
-    return Outcome.COMPLETE, ""
+def _restored(figures: tuple[Any, ...], raw: bytes, read_seconds: bytes, read_bytes: bytes) -> Exchange:
+    scheduled_seconds, sent_seconds, sent_unix_seconds, connect_seconds, end, detail, ended_seconds = figures
+    return Exchange(
+        scheduled_seconds,
+        sent_seconds,
+        sent_unix_seconds,
+        connect_seconds,
+        End(end),
+        detail,
+        bytearray(raw),
+        array("d", read_seconds),
+        array("I", read_bytes),
+        ended_seconds,
+    )

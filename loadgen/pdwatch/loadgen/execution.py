@@ -4,32 +4,39 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import signal
-import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Final
 
 import gevent
 
+from .desk import Desk
 from .errors import PlanError
-from .feeder import Feeder
 from .journal import JOURNAL_NAME
+from .meter import Meter
 from .phases import PhaseRunner, Report
+from .pipe import Child
 from .plan import Plan
+from .poller import Poller
 from .reachability import check_targets
-from .recorder import Recorder
-from .session import Session
-
-# the threads that serve the helpers' pipes share the interpreter with the loop that stamps arrivals: at the default
-# 5 ms, an arrival could wait that long for them.
-_SWITCH_INTERVAL_SECONDS: Final = 0.0005
+from .session import Session, connectors
+from .share import Share
 
 
-def execute(plan: Plan, directory: Path, report: Report) -> int | None:
-    """Run a plan, its journal going to `directory`; the number of the signal that stopped it, None at the plan's end.
+def execute(
+    plan: Plan,
+    directory: Path,
+    clerk: Child,
+    share: Share,
+    report: Report,
+    make_runner: Callable[[Session, Report], PhaseRunner] = PhaseRunner,
+) -> int | None:
+    """Run this driver's share of a plan, its journal going to `directory`.
 
-    Raises PlanError and TargetUnreachable before anything is sent, LoadgenError when the run breaks off.
+    The number of the signal that stopped it, None at the plan's end. Raises PlanError and TargetUnreachable before
+    anything is sent, LoadgenError when the run breaks off.
     """
     signals: list[int] = []
     runners: list[PhaseRunner] = []
@@ -43,28 +50,23 @@ def execute(plan: Plan, directory: Path, report: Report) -> int | None:
         gevent.signal_handler(number, stop, number)
     # locust tells its log of every spawn; what matters of it is in the report.
     logging.getLogger("locust").addHandler(logging.NullHandler())
-    check_targets(plan, plan.bearer_token())
-    journal = _new_journal(directory)
-    with closing(Feeder(plan)) as feeder, closing(Recorder(journal)) as recorder:
-        _keep_out_of_the_way()
+    poller, meter = Poller(), Meter()
+    check_targets(plan, connectors(plan, poller), meter, plan.bearer_token())
+    _prepare(directory)
+    done = None
+    with closing(Desk(clerk, poller, meter, share, directory)) as desk, closing(meter):
+        meter.watch(poller, {"driver": os.getpid(), "clerk": desk.process})
+        gc.enable()
         if not signals:
-            runners.append(PhaseRunner(Session(plan, feeder, recorder), report))
-            runners[0].run()
+            runners.append(make_runner(Session(plan, poller, desk, meter, share), report))
+            done = runners[0].run()
     if signals:
         return signals[0]
-    report({"event": "done", "phases": len(plan.phases)})
+    report({"event": "done", **(done or {})})
     return None
 
 
-def _keep_out_of_the_way() -> None:
-    """Shorten what can stand between an arrival and its stamp."""
-    sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
-    # the modules loaded so far are not looked through for garbage again, which takes tens of milliseconds.
-    gc.collect()
-    gc.freeze()
-
-
-def _new_journal(directory: Path) -> Path:
+def _prepare(directory: Path) -> None:
     journal = directory / JOURNAL_NAME
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -73,4 +75,3 @@ def _new_journal(directory: Path) -> Path:
         raise PlanError(f"{journal} is there already; give an empty folder") from None
     except OSError as error:
         raise PlanError(f"{directory} cannot be written to ({error.strerror}); give another folder") from None
-    return journal

@@ -1,90 +1,102 @@
-"""Requests made ready ahead of the users' need, by a process of their own."""
+"""Requests made ready ahead of the users' need, by the clerk."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-import gevent
+from gevent.event import Event
 
-from .feeding import Batch, Order
 from .helper import Helper
-from .plan import Phase, Plan
-from .prepared import Prepared, prepare
+from .messages import Batch, Beginning, Order
+from .plan import Phase
+from .prepared import Prepared
+from .share import Share
 from .transcript import Label
 
-# what every user may take at once is always in store twice.
-_STORE_PER_USER: Final = 2
-_SMALLEST_STORE: Final = 16
-_FILL_SECONDS: Final = 30.0
-_POLL_SECONDS: Final = 0.005
+# beside one request for each user, which is what all of them may take at once.
+_RESERVE: Final = 16
+_FILL_SECONDS: Final = 60.0
 
 
 @dataclass(slots=True)
 class _Shelf:
-    """The requests of one label: made ready, ordered, and taken so far."""
+    """The requests of one label: ready ones by sequence, how many were ordered and taken, the `most` ever needed."""
 
-    ready: deque[Prepared] = field(default_factory=deque)
+    first: int = 0
+    most: int | None = None
     ordered: int = 0
     taken: int = 0
+    ready: dict[int, Prepared] = field(default_factory=dict)
 
 
 class Feeder:
-    """Hands out the requests of the phase that was begun last."""
+    """Hands out the requests of the phase that was begun last, of which this driver sends its share."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._bearer_token = plan.bearer_token()
-        self._phase = plan.phases[0]
-        self._shelves = {label: _Shelf() for label in Label}
-        self._helper = Helper("pdwatch.loadgen.feeding", (), self._receive)
-        self._helper.send(plan)
+    def __init__(self, helper: Helper, share: Share, made_late: Callable[[], None]) -> None:
+        self._helper = helper
+        self.share = share
+        self._made_late = made_late
+        self._phase_index = -1
+        self._store = 0
+        self._shelves: dict[Label, _Shelf] = {}
+        self._arrived = Event()
 
-    def begin(self, phase: Phase) -> None:
-        """Wait until a phase's first requests are ready. Raises LoadgenError when their maker has failed."""
-        self._shelves = {label: _Shelf() for label in Label}
-        self._phase = phase
-        for label in Label:
-            self._order(label)
-        first = self._shelves[Label.WARMUP if phase.warmup_seconds else Label.MEASURED]
+    def begin(self, phase: Phase, pair: int, most: dict[Label, int | None], first: dict[Label, int]) -> None:
+        """Wait until a phase's first requests are ready. Raises LoadgenError when their maker has failed.
+
+        `most` are the requests of each label that will ever be taken, None if nobody knows; `first` is the place among
+        this driver's requests at which a label begins, 0 unless it is named.
+        """
+        self._phase_index = phase.index
+        users = self.share.count(phase.level)
+        self._store = users + _RESERVE
+        self._shelves = {label: _Shelf(first.get(label, 0), most.get(label)) for label in most}
+        # these two wait behind what is still to be recorded of the phase before; later orders do not.
+        self._helper.send(Beginning(phase, pair))
+        for label in most:
+            self._order(label, self._store, is_urgent=False)
         deadline_seconds = time.monotonic() + _FILL_SECONDS
-        while len(first.ready) < first.ordered and time.monotonic() < deadline_seconds:
+        while any(len(shelf.ready) < shelf.ordered for shelf in self._shelves.values()):
             self._helper.check()
-            gevent.sleep(_POLL_SECONDS)
+            self._arrived.clear()
+            if not self._arrived.wait(deadline_seconds - time.monotonic()):
+                return
 
     def take(self, label: Label) -> Prepared:
-        """The label's next request, made on the spot in the rare case that none is ready."""
+        """The label's next request; the caller waits in the rare case that it is not ready.
+
+        Raises LoadgenError when their maker has failed.
+        """
         shelf = self._shelves[label]
-        sequence = shelf.taken
+        sequence = self.share.number(shelf.first + shelf.taken)
         shelf.taken += 1
-        while shelf.ready and shelf.ready[0].sequence < sequence:
-            shelf.ready.popleft()
-        if shelf.ordered - shelf.taken < self._store:
-            self._order(label)
-        if shelf.ready and shelf.ready[0].sequence == sequence:
-            return shelf.ready.popleft()
-        return prepare(self._plan, self._phase, label, sequence, self._bearer_token)
+        missing = self._store - (shelf.ordered - shelf.taken)
+        if missing >= max(1, self._store // 4):
+            self._order(label, missing)
+        if sequence not in shelf.ready:
+            self._made_late()
+        while sequence not in shelf.ready:
+            self._helper.check()
+            self._arrived.clear()
+            self._arrived.wait()
+        return shelf.ready.pop(sequence)
 
-    def check(self) -> None:
-        """Raises LoadgenError when the maker of requests has failed."""
-        self._helper.check()
+    def received(self, batch: Batch) -> None:
+        """Put requests on their shelf."""
+        if batch.phase_index == self._phase_index:
+            ready = self._shelves[batch.label].ready
+            ready.update((request.sequence, request) for request in batch.requests)
+            self._arrived.set()
 
-    def close(self) -> None:
-        """End the maker of requests."""
-        self._helper.close()
-
-    @property
-    def _store(self) -> int:
-        return max(_SMALLEST_STORE, _STORE_PER_USER * self._phase.level)
-
-    def _order(self, label: Label) -> None:
+    def _order(self, label: Label, count: int, *, is_urgent: bool = True) -> None:
         shelf = self._shelves[label]
-        count = self._store if shelf.ordered == 0 else max(_SMALLEST_STORE // 2, self._phase.level // 2)
-        self._helper.send(Order(self._phase.index, label, shelf.ordered, count))
-        shelf.ordered += count
-
-    def _receive(self, batch: Batch) -> None:
-        if batch.phase_index == self._phase.index:
-            self._shelves[batch.label].ready.extend(batch.requests)
+        if shelf.most is not None:
+            count = min(count, shelf.most - shelf.ordered)
+        if count > 0:
+            first = self.share.number(shelf.first + shelf.ordered)
+            sequences = range(first, first + count * self.share.of, self.share.of)
+            self._helper.send(Order(label, sequences), is_urgent=is_urgent)
+            shelf.ordered += count

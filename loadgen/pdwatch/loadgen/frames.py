@@ -16,7 +16,7 @@ import zstandard
 from .errors import JournalCorrupt
 
 _BLOCK_BYTES: Final = 64 * 1024
-_LEVEL: Final = 3
+_LEVEL: Final = 1
 
 Record = TypeVar("Record")
 

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
 from dataclasses import dataclass
 from typing import Final
 
 import httptools
+
+from .body import Body
+from .exchange import End, Exchange
 
 _MOST_HEADER_BYTES: Final = 64 * 1024
 _CHUNKED_END: Final = b"\r\n\r\n"
 
 
 class ResponseParser:
-    """Parses one response; the body is left to subclasses, so that following a response costs no copy of it."""
+    """Parses one response; the body is left to subclasses, so that following a response costs no copy of it.
+
+    `status` is None before the head is whole.
+    """
 
     def __init__(self) -> None:
         self.headers: dict[str, str] = {}
+        self.status: int | None = None
         self.has_head = False
         self.is_complete = False
         self.error: str | None = None
         self._header_bytes = 0
+        self._field_bytes = 0
         self._is_reusable = False
+        self._has_surplus = False
         self._parser = httptools.HttpResponseParser(self)
 
-    def feed(self, data: bytes) -> bool:
+    def feed(self, data: bytes | memoryview) -> bool:
         """Take bytes; whether the response is over, rightly or by an error. What comes after its end is ignored."""
         if self.is_complete or self.error is not None:
             return True
@@ -36,6 +45,7 @@ class ResponseParser:
             self.error = "the server switched protocols"
         except httptools.HttpParserError as error:
             # bytes after the end make the parser fail too, and change nothing about the response.
+            self._has_surplus = self.is_complete
             self.error = None if self.is_complete else f"not an HTTP response: {error}"
         if not self.has_head and self._header_bytes > _MOST_HEADER_BYTES:
             self.error = f"the response's head is over {_MOST_HEADER_BYTES} bytes"
@@ -47,11 +57,6 @@ class ResponseParser:
         self.is_complete = self.is_complete or (self.has_head and self.error is None and not has_end)
 
     @property
-    def status(self) -> int | None:
-        """The status code; None before the head is whole."""
-        return self._parser.get_status_code() if self.has_head else None
-
-    @property
     def is_chunked(self) -> bool:
         """Whether the body comes in chunks."""
         return "chunked" in self.headers.get("transfer-encoding", "").lower()
@@ -59,75 +64,98 @@ class ResponseParser:
     @property
     def may_keep(self) -> bool:
         """Whether the connection can carry another request."""
-        return self.is_complete and self.error is None and self._is_reusable
+        return self.is_complete and self.error is None and self._is_reusable and not self._has_surplus
+
+    def on_message_begin(self) -> None:
+        """Called by the parser; nobody has asked for what comes after the response."""
+        self._has_surplus = self.is_complete
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser."""
+        """Called by the parser, for trailers too, which are not kept."""
+        self._field_bytes += len(name) + len(value)
+        if self._field_bytes > _MOST_HEADER_BYTES and self.error is None:
+            self.error = f"the response's head is over {_MOST_HEADER_BYTES} bytes"
+        if self.has_head or self.error is not None:
+            return
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
 
     def on_headers_complete(self) -> None:
         """Called by the parser; a 1xx response goes before the real one."""
-        self.has_head = self._parser.get_status_code() >= 200
-        if not self.has_head:
+        if self.is_complete:
+            return
+        status = self._parser.get_status_code()
+        self.has_head = status >= 200
+        if self.has_head:
+            self.status = status
+        else:
             self.headers.clear()
 
     def on_message_complete(self) -> None:
         """Called by the parser, which forgets the answer to its question right after."""
-        self.is_complete = self.has_head
-        self._is_reusable = self._parser.should_keep_alive()
+        if not self.is_complete:
+            self.is_complete = self.has_head
+            self._is_reusable = self._parser.should_keep_alive()
 
 
 class ResponseEnd:
     """Tells whether a response has ended, for the path where each read is stamped.
 
-    Once a chunked body has begun, reads are only kept: whatever ends such a body ends in an empty line, so the parser
-    runs when the latest bytes are one. Everything else is parsed at once.
+    Once a chunked body has begun, the parser runs only when the latest bytes are an empty line, for whatever ends such
+    a body ends in one: until then `tail` is what the bytes must end in. Everything else is parsed at once.
     """
+
+    __slots__ = ("_fed_bytes", "parser", "tail")
 
     def __init__(self) -> None:
         self.parser = ResponseParser()
-        self._is_lazy = False
-        self._kept: list[bytes] = []
-        self._tail = b""
+        self.tail = b""
+        self._fed_bytes = 0
 
-    def reached(self, data: bytes) -> bool:
-        """Take one read's bytes; whether the response is over."""
-        if self._is_lazy:
-            self._kept.append(data)
-            self._tail = data[-4:] if len(data) > 3 else (self._tail + data)[-4:]
-            if self._tail != _CHUNKED_END:
-                return False
-            data = b"".join(self._kept)
-            self._kept.clear()
-        is_over = self.parser.feed(data)
-        self._is_lazy = self.parser.has_head and self.parser.is_chunked
+    def reached(self, raw: bytearray) -> bool:
+        """Whether the response is over, `raw` being all that has come of it."""
+        with memoryview(raw) as view, view[self._fed_bytes :] as news:
+            is_over = self.parser.feed(news)
+        self._fed_bytes = len(raw)
+        if self.parser.has_head and self.parser.is_chunked:
+            self.tail = _CHUNKED_END
         return is_over
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response read back: its body as one piece a read that brought any, with the read's time."""
+    """A response read back."""
 
     status: int | None
     headers: dict[str, str]
-    chunks: tuple[tuple[float, bytes], ...]
+    body: Body
     is_complete: bool
     error: str | None
 
 
-def parse_response(reads: Iterable[tuple[float, bytes]], *, is_closed: bool) -> Response:
-    """Parse what the reads brought; `is_closed`: the server closed the connection after them."""
+def parse_response(exchange: Exchange) -> Response:
+    """Parse what an exchange's reads brought."""
     parser = _BodyParser()
-    chunks: list[tuple[float, bytes]] = []
-    for seconds, data in reads:
-        parser.feed(data)
-        if parser.parts:
-            chunks.append((seconds, b"".join(parser.parts)))
-            parser.parts.clear()
-    if is_closed:
+    parts = parser.parts
+    ends, seconds = array("Q"), array("d")
+    start = total = known = 0
+    with memoryview(exchange.raw) as whole:
+        for read_seconds, size in zip(exchange.read_seconds, exchange.read_bytes, strict=True):
+            is_over = parser.feed(whole[start : start + size])
+            start += size
+            if known < len(parts):
+                while known < len(parts):
+                    total += len(parts[known])
+                    known += 1
+                ends.append(total)
+                seconds.append(read_seconds)
+            if is_over:
+                break
+    if exchange.end is End.CLOSED:
         parser.connection_closed()
-    return Response(parser.status, parser.headers, tuple(chunks), parser.is_complete, parser.error)
+    return Response(
+        parser.status, parser.headers, Body(b"".join(parts), ends, seconds), parser.is_complete, parser.error
+    )
 
 
 class _BodyParser(ResponseParser):
@@ -136,4 +164,5 @@ class _BodyParser(ResponseParser):
         super().__init__()
 
     def on_body(self, body: bytes) -> None:
-        self.parts.append(body)
+        if not self.is_complete:
+            self.parts.append(body)

@@ -1,31 +1,37 @@
 """Runs a plan's phases one after another and tells how they go.
 
-Each phase begins with all its users waiting and ends with none in flight: after the window they go on sending until
-every measured request has ended, then the requests sent meanwhile are let to end.
+Each phase begins with all its users connected and waiting, and ends with none in flight: after the measured part they
+go on sending until every measured request has ended, then the requests sent meanwhile are let to end. A phase that
+ends with a number of requests, a trace or its waves sends nothing after them.
 """
 
 from __future__ import annotations
 
+import gc
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import gevent
-from gevent.event import Event
-from locust.runners import LocalRunner
+from gevent.event import AsyncResult, Event
 
+from .capacity import CapacitySearch
+from .crowd import Crowd
+from .errors import LoadgenError
+from .load import ClosedLoad, OpenLoad, ReplayLoad
+from .messages import Asking, Closing, PhaseFigures
+from .pacing import Pace, make_pace, warm_up_requests
 from .plan import Phase
 from .session import PhaseRun, Session
 from .transcript import Label, Outcome
-from .users import SessionEnvironment, ToolCallUser
+from .validity import ClientFacts, Validity, judge_validity
 
 Report = Callable[[Mapping[str, Any]], None]
 
 _PROGRESS_SECONDS: Final = 1.0
-_POLL_SECONDS: Final = 0.02
-_LAG_SECONDS: Final = 0.05
+_POLL_SECONDS: Final = 0.05
 
-# how long the phase's end waits for its last records; whatever is left is written all the same.
+# how long a phase's end waits for its last records; if it breaks the run off, what is left is written all the same.
 _RECORDING_SECONDS: Final = 60.0
 
 
@@ -34,64 +40,189 @@ class PhaseRunner:
 
     def __init__(self, session: Session, report: Report) -> None:
         self._session = session
+        self._desk = session.desk
         self._report = report
         self._stop = Event()
-        self._runner: Any = LocalRunner(SessionEnvironment(session, ToolCallUser))
-        self._loop_lag_seconds = 0.0
-        self._lag = gevent.spawn(self._watch_lag)
+        self._crowd = Crowd(session)
+        self._pairs: dict[tuple[str, int], int] = {}
 
-    def run(self) -> bool:
-        """Run all phases; False when it was stopped before the end. Raises LoadgenError."""
+    def run(self) -> dict[str, Any] | None:
+        """Run all phases; what `done` tells, None when it was stopped before. Raises LoadgenError."""
+        plan = self._session.plan
         try:
-            return all(self._run_phase(phase) for phase in self._session.plan.phases)
+            if plan.search is not None:
+                return self._search(CapacitySearch(plan.search), plan.phases[0])
+            for phase in plan.phases:
+                if self._run_phase(phase, {}) is None:
+                    return None
+            return {"phases": len(plan.phases)}
         finally:
-            self._end()
+            self._session.is_stopping = True
+            self._crowd.close()
 
     def stop(self) -> None:
         """Send no more; requests in flight are given up."""
         self._session.is_stopping = True
         self._stop.set()
 
-    def _run_phase(self, phase: Phase) -> bool:
-        self._runner.start(phase.level, spawn_rate=phase.level)
-        self._runner.spawning_greenlet.join()
-        self._loop_lag_seconds = 0.0
-        run = self._session.begin(phase)
-        unix_offset_seconds = time.time() - time.monotonic()
-        window = {
-            "window_starts_seconds": run.window_starts_seconds,
-            "window_ends_seconds": run.window_ends_seconds,
-            "window_starts_unix_seconds": run.window_starts_seconds + unix_offset_seconds,
-            "window_ends_unix_seconds": run.window_ends_seconds + unix_offset_seconds,
+    def _search(self, search: CapacitySearch, template: Phase) -> dict[str, Any] | None:
+        index = 0
+        while (load := search.next_load()) is not None:
+            wanted: dict[str, Any] = {"index": index, "requests": search.config.requests(load)}
+            if isinstance(template.load, OpenLoad):
+                wanted["load"] = template.load.model_copy(update={"rate_per_second": load})
+            else:
+                wanted["level"] = int(load)
+
+            def decide(figures: PhaseFigures, validity: Validity, load: float = load) -> dict[str, Any]:
+                if not validity.is_valid:
+                    search.stop(load, f"the client was the limit: {validity.reasons[0]}")
+                    return {"decision": None}
+                in_flight = figures.summary["in_flight_mean"] or load
+                return {"decision": search.add(load, figures.margins or (), in_flight).value}
+
+            if self._run_phase(template.model_copy(update=wanted), {"search_load": load}, decide) is None:
+                return None
+            index += 1
+        return {"phases": index, "capacity": search.statement()}
+
+    def _run_phase(
+        self,
+        phase: Phase,
+        extra: dict[str, Any],
+        decide: Callable[[PhaseFigures, Validity], dict[str, Any]] | None = None,
+    ) -> PhaseFigures | None:
+        """Run one phase; None when it was stopped."""
+        run = self._make_ready(phase)
+        try:
+            facts = self._load(run)
+        finally:
+            self._session.close(run)
+        figures = None if self._stop.is_set() else self._conclude(run)
+        if figures is None:
+            return None
+        validity = judge_validity(facts, self._session.plan.limits)
+        event = {
+            "event": "phase_end",
+            **_names(phase),
+            **_window(run),
+            **self._counts(run),
+            "summary": figures.summary,
+            "client": facts.model_dump(mode="json"),
+            "validity": validity.model_dump(mode="json"),
+            **extra,
         }
-        self._report({"event": "phase_start", **_names(phase), "target": run.target.url, **window})
-        plan = self._session.plan
+        if decide is not None:
+            event.update(decide(figures, validity))
+        self._report(event)
+        return figures
+
+    def _make_ready(self, phase: Phase) -> PhaseRun:
+        """The phase, its users connected and its first requests ready."""
+        session = self._session
+        share = session.share
+        pace = self._pace(phase)
+        left = None if phase.requests is None else share.count(phase.requests)
+        run = PhaseRun(phase, session.plan.target(phase), pace, left)
+        key = (phase.arm, phase.level)
+        pair = self._pairs[key] = self._pairs.get(key, -1) + 1
+        most: dict[Label, int | None] = {Label.WARMUP: None} if phase.warmup_seconds else {}
+        first = {}
+        if isinstance(phase.load, ReplayLoad):
+            first[Label.MEASURED] = warm_up_requests(phase.load, share, phase.warmup_seconds)
+        most[Label.MEASURED] = left
+        if not run.has_own_end:
+            most[Label.COOLDOWN] = None
+        self._crowd.resize(pace.users)
+        session.open(run)
+        session.desk.feeder.begin(phase, pair, most, first)
+        # one that cannot connect is ready too: its first request tells why.
+        limit_seconds = time.monotonic() + 2 * session.plan.connect_timeout_seconds * (1 + pace.users / 64)
+        self._wait(run, limit_seconds, lambda: run.ready >= pace.users)
+        # what there is so far is not looked through for garbage again, which takes tens of milliseconds.
+        gc.freeze()
+        self._ready(run)
+        return run
+
+    def _pace(self, phase: Phase) -> Pace:
+        """When this driver's users may send."""
+        return make_pace(phase, self._session.share, self._session.plan.seed, self._session.poller)
+
+    def _ready(self, run: PhaseRun) -> None:
+        """Everything is ready to begin: where others are to begin too, wait for them here."""
+
+    def _measured_ended(self, run: PhaseRun) -> None:
+        """No measured request is left: where others have some, hold the load for them here."""
+
+    def _load(self, run: PhaseRun) -> ClientFacts:
+        """Let the users send, from the first request to the last one's end; what the client did meanwhile."""
+        plan, meter, pace = self._session.plan, self._session.meter, run.pace
         longest_request_seconds = plan.connect_timeout_seconds + plan.request_timeout_seconds
-        self._wait(run, run.window_ends_seconds, lambda: False)
-        self._wait(run, run.window_ends_seconds + longest_request_seconds, lambda: not run.in_flight[Label.MEASURED])
-        self._session.pause()
+        run.begin()
+        self._report({"event": "phase_start", **_names(run.phase), "target": run.target.url, **_window(run)})
+        self._wait(run, run.window_starts_seconds, lambda: run.is_sent)
+        meter.begin()
+        due = pace.due()
+        self._wait(run, run.window_ends_seconds, lambda: run.is_sent)
+        meter.stop_flow()
+        now_due, elapsed_seconds = pace.due(), meter.flow_seconds
+        rate = None if due is None or now_due is None or not elapsed_seconds else (now_due - due) / elapsed_seconds
+        in_flight = pace.intended_in_flight(run.window_starts_seconds, time.monotonic())
+        limit_seconds = time.monotonic() + longest_request_seconds
+        self._wait(run, limit_seconds, lambda: not (run.in_flight[Label.MEASURED] or self._unsent(run)))
+        if run.has_own_end:
+            run.window_ends_seconds = run.last_measured_seconds or time.monotonic()
+        facts = meter.facts(None if _is_short(run) else in_flight, rate)
+        self._measured_ended(run)
+        pace.close()
         self._wait(run, time.monotonic() + longest_request_seconds, lambda: not run.in_flight.total())
-        recorder = self._session.recorder
-        self._wait(run, time.monotonic() + _RECORDING_SECONDS, lambda: not recorder.pending)
+        return facts
+
+    def _conclude(self, run: PhaseRun) -> PhaseFigures | None:
+        load = run.phase.load
+        is_steady = isinstance(load, OpenLoad | ClosedLoad)
+        users = run.phase.level if isinstance(load, ClosedLoad) else None
+        closing = Closing(
+            run.window_starts_seconds,
+            run.window_ends_seconds,
+            None if users is None else self._session.share.count(users),
+            None if is_steady else f"{load.kind}: not meant to be steady",
+        )
+        answer: AsyncResult = self._desk.conclude(closing)
+        self._wait(run, time.monotonic() + _RECORDING_SECONDS, answer.ready)
         if self._stop.is_set():
-            return False
-        self._report({"event": "phase_end", **_names(phase), **window, **self._counts(run)})
-        return True
+            return None
+        if not answer.ready():
+            raise LoadgenError(f"recording lags {_RECORDING_SECONDS:g} s behind; lower the load, or use more processes")
+        figures: PhaseFigures = answer.get()
+        return figures
+
+    @staticmethod
+    def _unsent(run: PhaseRun) -> int:
+        """Measured requests that are due and that no user has been free for."""
+        return run.pace.waiting(run.window_ends_seconds)
 
     def _wait(self, run: PhaseRun, until_seconds: float, is_over: Callable[[], bool]) -> None:
+        session = self._session
         next_report_seconds = time.monotonic() + _PROGRESS_SECONDS
+        is_asked = False
         while not self._stop.is_set() and not is_over() and (now := time.monotonic()) < until_seconds:
-            self._session.check()
-            if now >= next_report_seconds:
-                self._report({"event": "progress", **_names(run.phase), **self._counts(run), **self._rate(run)})
+            session.check()
+            if missing := run.pace.missing_users():
+                self._crowd.grow(missing)
+            if is_asked:
+                # the clerk has had one round's time to answer.
+                self._report({"event": "progress", **_names(run.phase), **self._counts(run), **_rate(run)})
+            if is_asked := now >= next_report_seconds:
+                self._desk.ask(Asking(now, run.in_flight.total(), run.pace.users))
                 next_report_seconds += _PROGRESS_SECONDS
             self._stop.wait(min(_POLL_SECONDS, until_seconds - now))
-        self._session.check()
+        session.check()
 
     def _counts(self, run: PhaseRun) -> dict[str, Any]:
         counted = {
             (label, outcome): count
-            for (index, label, outcome), count in list(self._session.recorder.outcomes.items())
+            for (index, label, outcome), count in self._desk.recorder.outcomes.items()
             if index == run.phase.index
         }
         errors: dict[str, int] = {}
@@ -102,33 +233,41 @@ class PhaseRunner:
             "label": run.label(time.monotonic()).value,
             "sent": {label.value: run.sent[label] for label in Label},
             "in_flight": run.in_flight.total(),
+            "unsent": run.pace.waiting(math.inf),
             "ended": sum(counted.values()),
             "completed": sum(count for (_, outcome), count in counted.items() if outcome is Outcome.COMPLETE),
             "measured": sum(count for (label, _), count in counted.items() if label is Label.MEASURED),
             "cancelled": sum(count for (_, outcome), count in counted.items() if outcome is Outcome.CANCELLED),
             "errors": errors,
-            "loop_lag_seconds": round(self._loop_lag_seconds, 6),
+            "loop_lag_seconds": round(self._session.meter.longest_lag_seconds(), 6),
+            "live": self._desk.live,
         }
-
-    def _rate(self, run: PhaseRun) -> dict[str, float]:
-        started_seconds = run.window_starts_seconds - run.phase.warmup_seconds
-        elapsed_seconds = time.monotonic() - started_seconds
-        ended = run.sent.total() - run.in_flight.total()
-        return {"elapsed_seconds": round(elapsed_seconds, 3), "requests_per_second": round(ended / elapsed_seconds, 3)}
-
-    def _watch_lag(self) -> None:
-        """Keep the longest time that a greenlet ready to run had to wait in this phase."""
-        while True:
-            due_seconds = time.monotonic() + _LAG_SECONDS
-            gevent.sleep(_LAG_SECONDS)
-            self._loop_lag_seconds = max(self._loop_lag_seconds, time.monotonic() - due_seconds)
-
-    def _end(self) -> None:
-        self._session.is_stopping = True
-        self._lag.kill()
-        # users blocked between requests and in them are killed; those in them record what they have.
-        self._runner.quit()
 
 
 def _names(phase: Phase) -> dict[str, Any]:
-    return {"phase": phase.index, "arm": phase.arm, "level": phase.level}
+    return {"phase": phase.index, "arm": phase.arm, "level": phase.level, "load": phase.load.kind}
+
+
+def _window(run: PhaseRun) -> dict[str, Any]:
+    """The measured part; its end is None while nobody knows it."""
+    unix_offset_seconds = time.time() - time.monotonic()
+    ends_seconds = run.window_ends_seconds if math.isfinite(run.window_ends_seconds) else None
+    return {
+        "window_starts_seconds": run.window_starts_seconds,
+        "window_ends_seconds": ends_seconds,
+        "window_starts_unix_seconds": run.window_starts_seconds + unix_offset_seconds,
+        "window_ends_unix_seconds": None if ends_seconds is None else ends_seconds + unix_offset_seconds,
+    }
+
+
+def _rate(run: PhaseRun) -> dict[str, float]:
+    # users may still be connecting.
+    elapsed_seconds = max(0.0, time.monotonic() - run.started_seconds)
+    ended = run.sent.total() - run.in_flight.total()
+    rate = ended / elapsed_seconds if elapsed_seconds else 0.0
+    return {"elapsed_seconds": round(elapsed_seconds, 3), "requests_per_second": round(rate, 3)}
+
+
+def _is_short(run: PhaseRun) -> bool:
+    """Whether a phase sends too few requests for its users to be all in flight for a while."""
+    return run.phase.requests is not None and run.phase.requests < 2 * run.phase.level

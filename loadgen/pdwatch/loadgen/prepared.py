@@ -2,50 +2,62 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass
 
-from .plan import Phase, Plan
-from .request import Cancel, cancel_for, chat_body, chat_request
-from .task import Task
+from .plan import Phase, Plan, task_number
+from .request import Cancel, cancel_for, post_request
+from .sources.work import Source, Work
+from .target import Target
 from .transcript import Label
-from .workload import make_task
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What a request is, for its transcript."""
-
-    request_id: str
-    phase: Phase
-    label: Label
-    dialect: str
-    target: str
-    task: Task
-    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The `sequence`-th request of a phase and label: its bytes on the wire, and its Facts as a pickle."""
+    """A request's bytes on the wire. `may_go_on`: its answer may bring the next request of its conversation."""
 
+    request_id: str
     sequence: int
     message: bytes
     cancel: Cancel | None
-    facts: bytes
+    may_go_on: bool
 
 
-def prepare(plan: Plan, phase: Phase, label: Label, sequence: int, bearer_token: str | None) -> Prepared:
-    """Make one request; the same arguments give the same one."""
-    number = plan.task_number(phase, label, sequence)
-    target = plan.target(phase)
-    task = make_task(plan.seed, number, plan.workload, phase.arm)
-    request_id = f"{phase.arm}-{phase.index}-{label.value}-{sequence}"
-    body = chat_body(task, plan)
-    facts = Facts(request_id, phase, label, plan.dialect, target.url, task, body)
-    return Prepared(
-        sequence,
-        chat_request(target, request_id, body, bearer_token),
-        cancel_for(plan.seed, number, plan.cancel_rate),
-        pickle.dumps(facts),
-    )
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What its maker keeps of a request until it has ended."""
+
+    number: int
+    sequence: int
+    work: Work
+
+
+class Preparer:
+    """Makes the requests of one phase; the same arguments give the same one."""
+
+    def __init__(self, plan: Plan, source: Source, phase: Phase, pair: int, bearer_token: str | None) -> None:
+        self.phase = phase
+        self.target = Target.parse(plan.targets[phase.arm])
+        self._plan = plan
+        self._source = source
+        self._pair = pair
+        self._bearer_token = bearer_token
+
+    def first(self, label: Label, sequence: int) -> tuple[Prepared, Kept]:
+        """The `sequence`-th request of a label."""
+        number = task_number(self.phase, self._pair, label, sequence)
+        kept = Kept(number, sequence, self._source.work(number, self.phase.arm))
+        return self._made(f"{self.phase.arm}-{self.phase.index}-{label.value}-{sequence}", kept), kept
+
+    def next(self, request_id: str, kept: Kept, work: Work) -> tuple[Prepared, Kept]:
+        """The request that follows another one in its conversation."""
+        assert work.session is not None
+        kept = Kept(kept.number, kept.sequence, work)
+        opening = request_id.partition(".")[0]
+        return self._made(f"{opening}.{work.session.index}", kept), kept
+
+    def _made(self, request_id: str, kept: Kept) -> Prepared:
+        work = kept.work
+        message = post_request(self.target, work.path, request_id, work.body, work.is_streamed, self._bearer_token)
+        cancel = cancel_for(self._plan.seed, kept.number, self._plan.cancel_rate)
+        may_go_on = work.session is not None and not work.session.is_last
+        return Prepared(request_id, kept.sequence, message, cancel, may_go_on)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from .client import StreamClient
+from .connection import Connector
 from .errors import TargetUnreachable
-from .exchange import End
 from .framing import parse_response
+from .meter import Meter
 from .plan import Plan
 from .request import get_request
 from .target import Target
 
 
-def check_targets(plan: Plan, bearer_token: str | None) -> None:
+def check_targets(plan: Plan, connectors: dict[str, Connector], meter: Meter, bearer_token: str | None) -> None:
     """Ask each target that a phase uses for its models. Raises TargetUnreachable with the remedy.
 
     Any HTTP answer will do, but for one that says the token is wrong.
@@ -19,15 +20,14 @@ def check_targets(plan: Plan, bearer_token: str | None) -> None:
     for arm in dict.fromkeys(phase.arm for phase in plan.phases):
         target = Target.parse(plan.targets[arm])
         client = StreamClient(
-            target,
-            connect_timeout_seconds=plan.connect_timeout_seconds,
+            connectors[target.url],
             request_timeout_seconds=plan.connect_timeout_seconds,
             most_response_bytes=plan.most_response_bytes,
+            meter=meter,
         )
         exchange = client.exchange(get_request(target, "/v1/models", bearer_token))
         client.close()
-        reads = zip(exchange.read_seconds, exchange.read_data, strict=True)
-        status = parse_response(reads, is_closed=exchange.end is End.CLOSED).status
+        status = parse_response(exchange).status
         if status is None:
             reason = exchange.detail or exchange.end.value
             raise TargetUnreachable(

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
-import orjson
-
-from .plan import Plan
 from .target import Target
-from .task import Task
-
-# vLLM's and SGLang's samplers take a 63-bit seed; 31 bits are safe everywhere.
-_SEED_SPAN = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,30 +27,16 @@ class Cancel:
         return Cancel(after_seconds=self.after_wait_share * wait_seconds)
 
 
-def chat_body(task: Task, plan: Plan) -> bytes:
-    """The JSON body of a streamed, greedy chat completion."""
-    body: dict[str, Any] = {
-        "model": plan.model,
-        "messages": task.messages,
-        "tools": task.tools,
-        "tool_choice": "auto",
-        "temperature": 0,
-        "seed": plan.seed % _SEED_SPAN,
-        "max_completion_tokens": plan.workload.max_completion_tokens,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    return orjson.dumps(body)
-
-
-def chat_request(target: Target, request_id: str, body: bytes, bearer_token: str | None) -> bytes:
-    """A chat completion's HTTP request, whole."""
+def post_request(
+    target: Target, path: str, request_id: str, body: bytes, is_streamed: bool, bearer_token: str | None
+) -> bytes:
+    """A POST of JSON, whole."""
     head = (
-        f"POST {target.prefix}/v1/chat/completions HTTP/1.1\r\n"
+        f"POST {target.prefix}{path} HTTP/1.1\r\n"
         f"Host: {target.authority}\r\n"
         f"{_authorization(bearer_token)}"
         "Content-Type: application/json\r\n"
-        "Accept: text/event-stream\r\n"
+        f"Accept: {'text/event-stream' if is_streamed else 'application/json'}\r\n"
         f"X-Request-ID: {request_id}\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )

@@ -18,12 +18,13 @@ class ExpectedCall:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A chat request whose right answer is known.
+    """A chat request and what is known of its right answer.
 
     Either `expected_calls` is not empty and the answer is exactly these calls in this order, or `expected_text` is
-    the whole answer and no tool may be called. `nonce` stands in the first call's arguments (or in the text) and in no
-    other request of the run. `planted` are the values too rare to come up by chance (the nonce first, then codes,
-    64-bit integers and words outside ASCII), each as it reads in the answer's JSON.
+    the whole answer and no tool may be called, or neither: then the request does not determine its answer. `nonce`
+    stands in no other request of the run, and where the answer is determined also in the first call's arguments or in
+    the text; "" where none was planted. `planted` are the values too rare to come up by chance (the nonce first, then
+    codes, 64-bit integers and words outside ASCII), each as it reads in the answer's JSON.
     """
 
     task_id: str

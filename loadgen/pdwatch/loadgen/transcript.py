@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from .body import Body
+from .sources.work import CHAT_PATH, SessionTurn
 from .task import Task
 
 
@@ -46,10 +49,13 @@ class Transcript:
     """One request from its sending to its end; everything else is derived from these.
 
     Times named `_seconds` are on the client's monotonic clock, except `sent_unix_seconds`. `sent_seconds` is taken
-    before the first byte of the request is written, on an open connection; `connect_seconds` is the duration of opening
-    it before that, None on a kept one. `chunks` are the body's bytes as they arrived, each with the time its read
-    returned. `response_headers` has lower-case names; repeated ones are joined with ", ". Cookies and headers of
-    authentication are never part of it.
+    before the first byte of the request is written, on an open connection; `connect_seconds` is how long opening it
+    took, ahead of this request and for it, None on one that was used before. `received` are the body's bytes with the
+    time each read returned. `response_headers` has lower-case names; repeated ones are joined with ", ". Cookies and
+    headers of authentication are never part of it.
+
+    `scheduled_seconds` is when the request should have been sent, None in a closed loop. `promises_usage` tells that
+    the answer had to hold usage. `provenance` and `session` are its Work's.
     """
 
     request_id: str
@@ -68,22 +74,29 @@ class Transcript:
     sent_unix_seconds: float
     status: int | None
     response_headers: Mapping[str, str]
-    chunks: tuple[tuple[float, bytes], ...]
+    received: Body
     ended_seconds: float
     outcome: Outcome
     outcome_detail: str
+    scheduled_seconds: float | None = None
+    path: str = CHAT_PATH
+    is_streamed: bool = True
+    promises_usage: bool = True
+    provenance: Mapping[str, str | int] = field(default_factory=dict)
+    session: SessionTurn | None = None
 
     @property
     def body(self) -> bytes:
         """The response body, as far as it came."""
-        return b"".join(data for _, data in self.chunks)
+        return self.received.data
+
+    @property
+    def chunks(self) -> tuple[tuple[float, bytes], ...]:
+        """The body in pieces, one for each read that brought any, with the time at which it returned."""
+        return tuple(self.received.chunks())
 
     def to_record(self) -> dict[str, Any]:
         """As JSON values. The body is one text, bytes that are no UTF-8 as lone surrogates (surrogateescape)."""
-        ends, total = [], 0
-        for _, data in self.chunks:
-            total += len(data)
-            ends.append(total)
         return {
             "request_id": self.request_id,
             "arm": self.arm,
@@ -102,11 +115,17 @@ class Transcript:
             "status": self.status,
             "response_headers": dict(self.response_headers),
             "body": self.body.decode("utf-8", errors="surrogateescape"),
-            "chunk_end_bytes": ends,
-            "chunk_seconds": [seconds for seconds, _ in self.chunks],
+            "chunk_end_bytes": self.received.ends.tolist(),
+            "chunk_seconds": self.received.seconds.tolist(),
             "ended_seconds": self.ended_seconds,
             "outcome": self.outcome.value,
             "outcome_detail": self.outcome_detail,
+            "scheduled_seconds": self.scheduled_seconds,
+            "path": self.path,
+            "is_streamed": self.is_streamed,
+            "promises_usage": self.promises_usage,
+            "provenance": dict(self.provenance),
+            "session": asdict(self.session) if self.session else None,
         }
 
     @classmethod
@@ -114,12 +133,13 @@ class Transcript:
         """The inverse of `to_record`. Raises KeyError, TypeError or ValueError for a record of another shape."""
         values = dict(record)
         body = values.pop("body").encode("utf-8", errors="surrogateescape")
-        ends = values.pop("chunk_end_bytes")
-        starts = [0, *ends[:-1]]
-        pieces = (body[start:end] for start, end in zip(starts, ends, strict=True)) if ends else ()
-        values["chunks"] = tuple(zip(values.pop("chunk_seconds"), pieces, strict=True))
+        values["received"] = Body(
+            body, array("Q", values.pop("chunk_end_bytes")), array("d", values.pop("chunk_seconds"))
+        )
         values["label"] = Label(values["label"])
         values["outcome"] = Outcome(values["outcome"])
         task = values["task"]
         values["task"] = None if task is None else Task.from_record(task, values["sent_body"])
+        session = values["session"]
+        values["session"] = None if session is None else SessionTurn(**session)
         return cls(**values)

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import string
+from collections.abc import Mapping
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+
+# what a field holds: a name that `value` knows, or the fields of an object.
+Kind: TypeAlias = "str | Mapping[str, Kind]"
 
 VERBS: Final = (
     "record", "book", "cancel", "lookup", "send", "update", "create", "schedule",
@@ -57,16 +61,37 @@ def name(source: Random, listed: tuple[str, ...], made_up_share: float) -> str:
 
 def made_up(source: Random) -> str:
     """One to three pronounceable syllables that stand in no list."""
-    syllables = (
-        source.choice(_CONSONANTS) + source.choice(_VOWELS) + source.choice(("", "", source.choice(_CONSONANTS)))
-        for _ in range(source.randint(1, 3))
-    )
-    return "".join(syllables)
+    # Random.choice and randint spelled out: half of a task's time would go into calling them.
+    bits = source.getrandbits
+    while (syllables := bits(2)) > 2:
+        pass
+    letters = []
+    for _ in range(syllables + 1):
+        while (first := bits(5)) > 18:
+            pass
+        while (second := bits(3)) > 4:
+            pass
+        while (last := bits(5)) > 18:
+            pass
+        while (ending := bits(2)) > 2:
+            pass
+        letters.append(_CONSONANTS[first] + _VOWELS[second] + (_CONSONANTS[last] if ending == 2 else ""))
+    return "".join(letters)
+
+
+def distinct(source: Random, listed: tuple[str, ...], count: int, made_up_share: float) -> list[str]:
+    """`count` names, no two of them the same."""
+    chosen: list[str] = []
+    while len(chosen) < count:
+        drawn = name(source, listed, made_up_share)
+        if drawn not in chosen:
+            chosen.append(drawn)
+    return chosen
 
 
 def words(source: Random, fewest: int, most: int, made_up_share: float) -> str:
     """Between `fewest` and `most` words, joined by spaces."""
-    return " ".join(name(source, WORDS, made_up_share) for _ in range(source.randint(fewest, most)))
+    return " ".join([name(source, WORDS, made_up_share) for _ in range(source.randint(fewest, most))])
 
 
 def code(source: Random) -> str:
@@ -90,8 +115,17 @@ def integer(source: Random) -> int:
     return source.randint(lowest, highest)
 
 
-def value(source: Random, kind: str, made_up_share: float) -> Any:
-    """A value of one of the kinds string, integer, boolean, array, nested and object."""
+def json_type(kind: Kind) -> str:
+    """The JSON Schema type of a kind's values."""
+    if not isinstance(kind, str):
+        return "object"
+    return "array" if kind == "nested" else kind
+
+
+def value(source: Random, kind: Kind, made_up_share: float) -> Any:
+    """A value of one of the kinds string, integer, boolean, array, nested and object, or with the given fields."""
+    if not isinstance(kind, str):
+        return {field: value(source, inner, made_up_share) for field, inner in kind.items()}
     if kind == "integer":
         return integer(source)
     if kind == "boolean":

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from typing import Annotated, Final, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from . import catalogue, words
+from . import catalogue, families, words
 from .catalogue import Tool
+from .families import ASK_BYTES, MOST_TOOLS, TOOL_BYTES, Family
 from .task import ExpectedCall, Task
 
-Family = Literal["copy", "sequence", "nested", "must_not_call"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0)]
 
 FEWEST_PROMPT_BYTES: Final = 200
 MOST_PROMPT_BYTES: Final = 2000
 
-# a request of that many tools in a row needs room for them, or it could only repeat one of them.
-_SEQUENCE_PROMPT_BYTES: Final = 560
-_TOOL_BYTES: Final = 175
-_ASK_BYTES: Final = 150
-_MOST_TOOLS: Final = 8
 _MOST_FILLER_BYTES: Final = 800
-_ATTEMPTS: Final = 30
 
 
 class _Frozen(BaseModel):
@@ -53,6 +46,12 @@ class WorkloadConfig(_Frozen):
     Prompt sizes are those of the embedded model's prompt (a token is a byte there) and always past its window and
     top-k together, so that its sparse attention has something to leave out. `shared_catalogue_share` of the requests
     offer one of `catalogues` fixed tool lists, as an agent does, so that a prefix cache finds them.
+
+    Families: `copy` asks for one call with values to copy, `sequence` for two or three of different tools, `nested` for
+    an array of arrays or a flat object among them, `must_not_call` for text although tools are there; the embedded
+    model was taught these. `distractors` offers tools that differ in half a name, and `parallel` wants one tool two to
+    four times; the embedded model slips in some of them. `deep` wants objects in objects by a schema of their own, and
+    `irrelevance` asks for what no tool is meant for; these two are beyond it.
     """
 
     families: Mapping[Family, Weight] = {"copy": 0.5, "sequence": 0.2, "nested": 0.15, "must_not_call": 0.15}
@@ -76,37 +75,44 @@ class WorkloadConfig(_Frozen):
         return self
 
 
-def make_task(seed: int, number: int, config: WorkloadConfig, arm: str = "candidate") -> Task:
-    """Task `number` of a seed. Another arm gets the same task with a nonce of its own."""
+def make_task(seed: int, number: int, config: WorkloadConfig, arm: str = "candidate", turn: int = 0) -> Task:
+    """Task `number` of a seed. Another arm gets the same task with a nonce of its own.
+
+    A `turn` above 0 is a further question with the tools of turn 0, for a conversation.
+    """
     source = Random(f"{seed}/task/{number}")
     family = source.choices(list(config.families), weights=list(config.families.values()))[0]
     band = source.choices(config.prompt_bands, weights=[band.weight for band in config.prompt_bands])[0]
-    target_bytes = source.randint(band.fewest_bytes, band.most_bytes)
-    if family == "sequence":
-        target_bytes = max(target_bytes, _SEQUENCE_PROMPT_BYTES)
+    target_bytes = max(source.randint(band.fewest_bytes, band.most_bytes), families.fewest_bytes(family))
     tools = _tools(source, seed, family, target_bytes, config)
     nonce = words.nonce(seed, arm, number)
+    task_id = f"{seed}-{number}-{arm}"
+    if turn:
+        source = Random(f"{seed}/task/{number}/turn/{turn}")
+        family = _further_family(source, tools, config)
+        nonce = words.nonce(seed, f"{arm}/turn/{turn}", number)
+        task_id += f"-turn{turn}"
+        target_bytes = 0
     calls: tuple[ExpectedCall, ...] = ()
     text: str | None = None
-    if family == "must_not_call":
-        text = _text(source, nonce, config)
-        ask = f"say {text}"
+    if families.is_text(family):
+        text, ask = families.drawn_text(source, family, nonce, config.made_up_share)
     else:
-        calls = _calls(source, family, tools, nonce, config)
-        ask = " then ".join(_ask(source, call) for call in calls)
+        calls = families.drawn_calls(source, family, tools, nonce, config.made_up_share, config.most_answer_bytes)
+        ask = " then ".join([families.ask_for(source, call) for call in calls])
     padding_bytes = target_bytes - catalogue.total_bytes(tools) - len(f"Please {ask}.".encode())
     filler = _filler(source, padding_bytes, config.made_up_share)
     return Task(
-        task_id=f"{seed}-{number}-{arm}",
+        task_id=task_id,
         family=family,
         seed=seed,
         number=number,
         nonce=nonce,
         messages=({"role": "user", "content": f"{filler}Please {ask}."},),
-        tools=tuple(tool.openai() for tool in tools),
+        tools=tuple([tool.openai() for tool in tools]),
         expected_calls=calls,
         expected_text=text,
-        planted=_planted(nonce, calls, text),
+        planted=families.planted_values(nonce, calls, text),
     )
 
 
@@ -123,76 +129,32 @@ def prompt_bytes(task: Task) -> int:
     return content + catalogue.total_bytes(tuple(shapes))
 
 
-def answer_bytes(calls: Sequence[ExpectedCall], text: str | None) -> int:
-    """Size of an answer in the embedded model's tokens."""
-    if text is not None:
-        return len(text.encode()) + 1
-    fields = sum(
-        2 + len(field.encode()) + len(_json(value).encode())
-        for call in calls
-        for field, value in call.arguments.items()
-    )
-    return 2 + fields + sum(2 + len(call.name.encode()) for call in calls)
-
-
 def _tools(source: Random, seed: int, family: Family, target_bytes: int, config: WorkloadConfig) -> tuple[Tool, ...]:
-    fewest = 2 if family == "sequence" else 1
-    if source.random() < config.shared_catalogue_share:
+    fewest = families.fewest_tools(family)
+    if families.may_share(family) and source.random() < config.shared_catalogue_share:
         index = source.randrange(config.catalogues)
         for step in range(config.catalogues):
-            shared = catalogue.pooled(seed, (index + step) % config.catalogues, config.made_up_share)
-            fits = catalogue.total_bytes(shared) + _ASK_BYTES <= target_bytes
-            fills = target_bytes - catalogue.total_bytes(shared) <= _MOST_FILLER_BYTES + _ASK_BYTES
-            suits = len(shared) >= fewest and any(_suits(tool, family) for tool in shared)
-            if fits and fills and suits:
+            index_in_pool = (index + step) % config.catalogues
+            shared = catalogue.pooled(seed, index_in_pool, config.made_up_share)
+            room_bytes = target_bytes - catalogue.pooled_bytes(seed, index_in_pool, config.made_up_share)
+            fits = ASK_BYTES <= room_bytes <= _MOST_FILLER_BYTES + ASK_BYTES
+            suits = len(shared) >= fewest and any(families.suits(tool, family) for tool in shared)
+            if fits and suits:
                 return shared
-    most = min(_MOST_TOOLS, max(fewest, (target_bytes - _ASK_BYTES) // _TOOL_BYTES))
+    most = min(MOST_TOOLS, max(fewest, (target_bytes - ASK_BYTES) // TOOL_BYTES))
     # long prompts need tools: the model was not trained on more filler than this.
-    needed = -((_MOST_FILLER_BYTES + _ASK_BYTES - target_bytes) // _TOOL_BYTES)
+    needed = -((_MOST_FILLER_BYTES + ASK_BYTES - target_bytes) // TOOL_BYTES)
     count = source.randint(min(most, max(fewest, needed)), most)
-    return catalogue.drawn(source, count, config.made_up_share, nested=family == "nested")
+    return families.drawn_tools(source, family, count, config.made_up_share)
 
 
-def _suits(tool: Tool, family: Family) -> bool:
-    return tool.is_flat != (family == "nested")
-
-
-def _calls(
-    source: Random, family: Family, tools: Sequence[Tool], nonce: str, config: WorkloadConfig
-) -> tuple[ExpectedCall, ...]:
-    suited = [tool for tool in tools if _suits(tool, family)]
-    wanted = source.choice((2, 2, 3)) if family == "sequence" else 1
-    chosen = source.sample(suited, wanted) if wanted <= len(suited) else source.choices(suited, k=wanted)
-    for attempt in range(_ATTEMPTS):
-        # a third call that does not fit, however often its values are drawn, is left out.
-        kept = chosen if attempt < _ATTEMPTS // 2 else chosen[:2]
-        calls = tuple(
-            ExpectedCall(
-                tool.name,
-                {field: words.value(source, kind, config.made_up_share) for field, kind in tool.kinds.items()},
-            )
-            for tool in kept
-        )
-        first = dict(calls[0].arguments)
-        first[source.choice([field for field, kind in kept[0].kinds.items() if kind == "string"])] = nonce
-        calls = (ExpectedCall(calls[0].name, first), *calls[1:])
-        if answer_bytes(calls, None) <= config.most_answer_bytes:
-            break
-    return calls
-
-
-def _ask(source: Random, call: ExpectedCall) -> str:
-    items = list(call.arguments.items())
-    source.shuffle(items)
-    return f"call {call.name} with " + ", ".join(f"{field} = {_json(value)}" for field, value in items)
-
-
-def _text(source: Random, nonce: str, config: WorkloadConfig) -> str:
-    parts = [nonce, words.words(source, 1, 2, config.made_up_share)]
-    if source.random() < 0.4:
-        parts.append(source.choice(words.EXOTIC))
-    source.shuffle(parts)
-    return " ".join(parts)
+def _further_family(source: Random, tools: Sequence[Tool], config: WorkloadConfig) -> Family:
+    """A family that the tools of an earlier turn serve."""
+    wanted = source.choices(list(config.families), weights=list(config.families.values()))[0]
+    others: tuple[Family, ...] = ("copy", "nested", "deep")
+    if families.is_text(wanted) or any(families.suits(tool, wanted) for tool in tools):
+        return wanted
+    return next(family for family in others if any(families.suits(tool, family) for tool in tools))
 
 
 def _filler(source: Random, wanted_bytes: int, made_up_share: float) -> str:
@@ -202,21 +164,3 @@ def _filler(source: Random, wanted_bytes: int, made_up_share: float) -> str:
     while len(chosen) < min(wanted_bytes - 2, _MOST_FILLER_BYTES):
         chosen += " " + words.words(source, 1, 1, made_up_share)
     return chosen + ". "
-
-
-def _planted(nonce: str, calls: Sequence[ExpectedCall], text: str | None) -> tuple[str, ...]:
-    rare = [nonce]
-    values: list[Any] = [value for call in calls for value in call.arguments.values()]
-    if text is not None:
-        values += text.split(" ")
-    for value in values:
-        is_code = isinstance(value, str) and len(value) >= 6 and set(value) <= set(words.CODE_ALPHABET)
-        is_exotic = isinstance(value, str) and not value.isascii()
-        is_large = type(value) is int and value >= 2**53
-        if value != nonce and (is_code or is_exotic or is_large):
-            rare.append(str(value))
-    return tuple(rare)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

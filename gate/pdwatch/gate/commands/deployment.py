@@ -7,13 +7,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pdwatch.gate.commands.engine_options import Assignments, Kernels, engine_settings, with_environment
 from pdwatch.gate.console import Talk, open_talk
 from pdwatch.gate.printable import printable
 from pdwatch.stack import (
@@ -21,7 +22,6 @@ from pdwatch.stack import (
     Phase,
     ProcessState,
     ProcessStatus,
-    SpecInvalid,
     SupervisorState,
     bring_up,
     check_settings,
@@ -52,10 +52,8 @@ def up(
     prefix_cache: Annotated[
         bool | None, typer.Option("--prefix-cache/--no-prefix-cache", help="Reuse the KV of equal prompt beginnings.")
     ] = None,
-    engine: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Override an engine setting, e.g. num_pages=256; may be repeated."),
-    ] = None,
+    kernels: Kernels = None,
+    engine: Assignments = None,
     weights: Annotated[
         Path | None, typer.Option(help="Weights file (.safetensors) instead of the shipped one.")
     ] = None,
@@ -66,9 +64,7 @@ def up(
 
     It runs until `pdwatch down`; its logs go to DIRECTORY/logs.
     """
-    settings = _engine_settings(engine or ())
-    if prefix_cache is not None:
-        settings["prefix_cache"] = prefix_cache
+    settings = with_environment(engine_settings(engine or (), prefix_cache=prefix_cache, kernels=kernels))
     spec = DeploymentSpec.checked(
         prefill=prefill,
         decode=decode,
@@ -129,20 +125,6 @@ class _Progress:
     def __call__(self, status: ProcessStatus) -> None:
         if status.state is ProcessState.READY and status.ready_after_seconds is not None:
             self._talk.say(f"{status.name} ready after {status.ready_after_seconds:.1f} s")
-
-
-def _engine_settings(assignments: Iterable[str]) -> dict[str, Any]:
-    settings: dict[str, Any] = {}
-    for assignment in assignments:
-        key, separator, text = assignment.partition("=")
-        if not key or not separator:
-            raise SpecInvalid(f"--engine {assignment} is not KEY=VALUE: write it like num_pages=256")
-        try:
-            settings[key] = json.loads(text)
-        except ValueError:
-            # a bare word is a string: multi_stream_overlap=off
-            settings[key] = text
-    return settings
 
 
 def _healthy(process: ProcessStatus) -> bool:

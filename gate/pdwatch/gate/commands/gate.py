@@ -8,7 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from pdwatch.gate.commands.engine_options import Assignments, Kernels, engine_settings, with_environment
+
 EXISTING = "An existing deployment"
+CANDIDATE_ENGINE = "The embedded candidate's engine"
 
 
 def gate(
@@ -44,6 +47,28 @@ def gate(
     port: Annotated[
         int | None, typer.Option(help="Port of the embedded candidate's router. (default a free one)")
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEVICE", help="Where every worker computes: cpu, cuda, cuda:N.", rich_help_panel=CANDIDATE_ENGINE
+        ),
+    ] = None,
+    kernels: Kernels = None,
+    capture: Annotated[
+        bool | None,
+        typer.Option(
+            "--capture/--no-capture", help="Decode through CUDA graphs; needs CUDA.", rich_help_panel=CANDIDATE_ENGINE
+        ),
+    ] = None,
+    overlap: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE",
+            help="Indexer on a stream of its own in the capture: off, on, racy.",
+            rich_help_panel=CANDIDATE_ENGINE,
+        ),
+    ] = None,
+    engine: Assignments = None,
     target: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Router to drive; nothing is started then.", rich_help_panel=EXISTING),
@@ -78,6 +103,8 @@ def gate(
 
     Without --target it starts the embedded deployment (prefill, decode, router,
     eager reference, and a baseline beside it) and stops it at the end.
+    Kernels, capture and overlap are the candidate's alone: the baseline and the
+    reference stay eager, on the same device.
     The verdict, the report and all raw data are in the run folder.
 
     Exit codes: 0 PASS, 1 FAIL, 2 INCONCLUSIVE, 3 could not run.
@@ -87,6 +114,8 @@ def gate(
       pdwatch gate
 
       pdwatch gate --fault index_k_aliased --levels 1,8
+
+      pdwatch gate --device cuda --kernels triton --capture --overlap racy
 
       pdwatch gate --target http://router:30000 --reference http://eager:30002
     """
@@ -116,6 +145,9 @@ def gate(
     if targets.router is None and (targets.prefill or targets.decode or targets.reference or targets.baseline):
         raise PolicyError("an existing deployment's workers are named without its router: add --target URL")
 
+    settings = engine_settings(
+        engine or (), device=device, kernels=kernels, capture=capture, multi_stream_overlap=overlap
+    )
     from pdwatch.gate.session import GateRequest, run_gate
 
     request = GateRequest(
@@ -126,6 +158,7 @@ def gate(
         weights=weights,
         with_baseline=baseline,
         ports=None if port is None else {"router": port},
+        engine=settings if targets.router is not None else with_environment(settings),
         command=("pdwatch", *sys.argv[1:]),
     )
     with open_talk(quiet) as talk:

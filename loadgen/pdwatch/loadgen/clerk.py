@@ -1,0 +1,162 @@
+"""The process beside the loop: it makes requests ready, and understands and records what came of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from .assembly import Assembled
+from .journal import JOURNAL_NAME, JournalWriter
+from .live import Live
+from .messages import (
+    Asking,
+    Batch,
+    Beginning,
+    Closing,
+    Ended,
+    LiveFigures,
+    Opening,
+    Order,
+    PhaseFigures,
+    Recorded,
+)
+from .metrics import measure
+from .pipe import Child, Handle, start_child
+from .plan import Plan
+from .prepared import Kept, Prepared, Preparer
+from .recording import understand
+from .row import ROWS_NAME, RequestRow, RowWriter, row_of
+from .sources import Source, open_source
+from .steady import steady_window, whole_window
+from .summary import margins, summarise
+from .transcript import Outcome
+
+_BATCH: Final = 16
+
+
+def start_clerk(plan: Plan, make_clerk: type[Clerk] | None = None) -> Child:
+    """Fork the clerk, of another class if wanted. To be called before gevent has a loop. Raises PlanError."""
+    # opened here, so that a source or token that cannot be used ends the run before it has begun.
+    source, bearer_token = open_source(plan), plan.bearer_token()
+    return start_child(lambda: _employed((make_clerk or Clerk)(plan, source, bearer_token)))
+
+
+@contextlib.contextmanager
+def _employed(clerk: Clerk) -> Iterator[Handle]:
+    try:
+        yield clerk.handle
+    finally:
+        clerk.close()
+
+
+class Clerk:
+    """Answers the driver's messages."""
+
+    def __init__(self, plan: Plan, source: Source, bearer_token: str | None) -> None:
+        self._plan = plan
+        self._source = source
+        self._bearer_token = bearer_token
+        self._files = contextlib.ExitStack()
+        self._journal: JournalWriter | None = None
+        self._rows_file: RowWriter | None = None
+        self._preparer: Preparer | None = None
+        self._kept: dict[str, Kept] = {}
+        self._rows: list[RequestRow] = []
+        self._live = Live(plan.slo)
+        self._exposition: Any = None
+        self._handlers: dict[type, Callable[[Any], Iterable[Any]]] = {
+            Opening: self._open,
+            Beginning: self._begin,
+            Order: self._make,
+            Ended: self._record,
+            Asking: self._tell,
+            Closing: self._conclude,
+        }
+
+    def handle(self, message: Any) -> Iterable[Any]:
+        """Do what a message asks for; the answers."""
+        return self._handlers[type(message)](message)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._files.close()
+
+    def _open(self, message: Opening) -> Iterable[Any]:
+        directory = Path(message.directory)
+        self._journal = self._files.enter_context(JournalWriter(directory / JOURNAL_NAME))
+        self._rows_file = self._files.enter_context(RowWriter(directory / ROWS_NAME))
+        if self._plan.metrics_port is not None:
+            from .exposition import Exposition, serve_exposition
+
+            self._exposition = Exposition(self._plan.slo)
+            self._files.callback(serve_exposition(self._exposition, self._plan.metrics_port))
+        return ()
+
+    def _begin(self, message: Beginning) -> Iterable[Any]:
+        self._preparer = Preparer(self._plan, self._source, message.phase, message.pair, self._bearer_token)
+        self._kept.clear()
+        self._rows.clear()
+        self._live = Live(self._plan.slo)
+        return ()
+
+    def _make(self, order: Order) -> Iterator[Batch]:
+        preparer = self._preparer
+        assert preparer is not None
+        made: list[Prepared] = []
+        for sequence in order.sequences:
+            prepared, self._kept[prepared.request_id] = preparer.first(order.label, sequence)
+            made.append(prepared)
+            if len(made) == _BATCH or sequence == order.sequences[-1]:
+                yield Batch(preparer.phase.index, order.label, tuple(made))
+                made.clear()
+
+    def _record(self, ended: Ended) -> Iterator[Recorded]:
+        preparer, journal, rows_file = self._preparer, self._journal, self._rows_file
+        assert preparer is not None and journal is not None and rows_file is not None
+        kept = self._kept.pop(ended.request_id)
+        transcript, assembled = understand(
+            ended.exchange, ended.request_id, ended.label, ended.user, kept, preparer, self._plan.dialect
+        )
+        journal.append(transcript)
+        row = row_of(transcript, assembled, measure(transcript, assembled))
+        rows_file.append(row)
+        self._rows.append(row)
+        self._live.add(row)
+        if self._exposition is not None:
+            self._exposition.observe(row)
+        following = self._following(preparer, ended.request_id, kept, transcript.outcome, assembled)
+        yield Recorded(ended.request_id, preparer.phase.index, ended.label, transcript.outcome, following)
+
+    def _following(
+        self, preparer: Preparer, request_id: str, kept: Kept, outcome: Outcome, assembled: Assembled
+    ) -> Prepared | None:
+        session = kept.work.session
+        if outcome is not Outcome.COMPLETE or session is None or session.is_last:
+            return None
+        work = self._source.follow_up(kept.work, assembled)
+        if work is None:
+            return None
+        prepared, following = preparer.next(request_id, kept, work)
+        self._kept[prepared.request_id] = following
+        return prepared
+
+    def _tell(self, asking: Asking) -> Iterator[LiveFigures]:
+        if self._exposition is not None:
+            self._exposition.set_gauges(in_flight=asking.in_flight, users=asking.users)
+        yield LiveFigures(self._live.figures(asking.now_seconds))
+
+    def _conclude(self, closing: Closing) -> Iterator[PhaseFigures]:
+        assert self._preparer is not None
+        starts, ends = closing.starts_seconds, closing.ends_seconds
+        if closing.reason is not None:
+            window = whole_window(starts, ends, closing.reason)
+        else:
+            window = steady_window(self._rows, closing.intended_in_flight, starts, ends)
+        summary = summarise(self._rows, window, self._plan.slo)
+        taken = None
+        if self._plan.search is not None and self._plan.slo is not None:
+            taken = tuple(margins(self._rows, window, self._plan.slo))
+        yield PhaseFigures(self._preparer.phase.index, asdict(window), summary.to_record(), taken)
