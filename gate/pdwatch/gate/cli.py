@@ -9,54 +9,68 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import metadata
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
 
-from pdwatch.gate.commands import deployment
-from pdwatch.gate.commands.export import export
-from pdwatch.gate.commands.gate import gate
-from pdwatch.gate.commands.kernels import kernels
-from pdwatch.gate.commands.load import load
-from pdwatch.gate.commands.load_worker import load_worker
-from pdwatch.gate.commands.prove import prove
-from pdwatch.gate.commands.report import report
 from pdwatch.gate.printable import printable
 
 EXIT_COULD_NOT_RUN = 3
 # what the parser makes of Ctrl-C; no command of ours ends with it
 _EXIT_OF_SIGINT = 130
 
-app = typer.Typer(
-    name="pdwatch",
-    help=(
-        "Drive a prefill/decode deployment at rising concurrency, judge its tool calls against an eager reference, "
-        "and gate on the verdict.\n\n"
-        "Exit codes of `gate` and `report`: 0 PASS, 1 FAIL, 2 INCONCLUSIVE, 3 could not run."
-    ),
-    epilog="Begin with `pdwatch gate`: it starts the embedded deployment and needs neither GPU nor network.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command()(gate)
-app.command()(report)
-app.command()(prove)
-app.command()(load)
-app.command()(load_worker)
-app.command()(deployment.up)
-app.command()(deployment.down)
-app.command()(deployment.status)
-app.command()(deployment.faults)
-app.add_typer(kernels)
-app.add_typer(export)
+# where each command is; groups have commands of their own.
+_COMMANDS: Final = {
+    "gate": "gate:gate",
+    "report": "report:report",
+    "prove": "prove:prove",
+    "load": "load:load",
+    "load-worker": "load_worker:load_worker",
+    "up": "deployment:up",
+    "down": "deployment:down",
+    "status": "deployment:status",
+    "faults": "deployment:faults",
+}
+_GROUPS: Final = {"kernels": "kernels:kernels", "export": "export:export"}
 
 
-@app.command()
+def build_app(command: str | None = None) -> typer.Typer:
+    """The command line; with `command` of that one alone, where it is one, so that no other's imports cost anything."""
+    app = typer.Typer(
+        name="pdwatch",
+        help=(
+            "Drive a prefill/decode deployment at rising concurrency, judge its tool calls against an eager "
+            "reference, and gate on the verdict.\n\n"
+            "Exit codes of `gate` and `report`: 0 PASS, 1 FAIL, 2 INCONCLUSIVE, 3 could not run."
+        ),
+        epilog="Begin with `pdwatch gate`: it starts the embedded deployment and needs neither GPU nor network.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    is_known = command in _COMMANDS or command in _GROUPS
+    for name, place in _COMMANDS.items():
+        if name == command or not is_known:
+            app.command(name)(_load(place))
+    for name, place in _GROUPS.items():
+        if name == command or not is_known:
+            app.add_typer(_load(place))
+    # a second command keeps the first one's name a part of the command line.
+    app.command()(version)
+    return app
+
+
+def _load(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(f"pdwatch.gate.commands.{module}"), name)
+
+
 def version(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Print the version of pdwatch."""
+    from importlib import metadata
+
     number = metadata.version("pdwatch")
     print(f'{{"pdwatch": "{number}"}}' if as_json else number)
 
@@ -66,8 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     A fault of ours exits 3 as well, after its traceback: nothing but a verdict may exit 1.
     """
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        result = app(args=None if arguments is None else list(arguments), prog_name="pdwatch", standalone_mode=False)
+        app = build_app(words[0] if words else None)
+        result = app(args=words, prog_name="pdwatch", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         result = _EXIT_OF_SIGINT
     except (BrokenPipeError, SystemExit):

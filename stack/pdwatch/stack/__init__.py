@@ -19,9 +19,10 @@ from pdwatch.stack.health import is_healthy
 from pdwatch.stack.processes import ProcessState, ProcessStatus
 from pdwatch.stack.spec import DeploymentSpec
 from pdwatch.stack.state import Phase, SupervisorState
-from pdwatch.stack.workers import check_settings
+from pdwatch.stack.workers import PLAIN_ENGINE, check_settings
 
 __all__ = [
+    "PLAIN_ENGINE",
     "AlreadyRunning",
     "Deployment",
     "DeploymentSpec",

@@ -18,14 +18,14 @@ from pdwatch.stack.spec import DeploymentSpec, describe_validation_error
 
 SERVED_MODEL_NAME = "tiny-toolcaller"
 
-# batch 1, no capture, no overlap, no reuse and no fault: the plain path that the others are judged by
-_REFERENCE_ENGINE: dict[str, Any] = {
-    "max_running_requests": 1,
-    "prefix_cache": False,
-    "capture": False,
-    "multi_stream_overlap": "off",
-    "kernels": "eager",
-}
+# one stream, nothing captured, plain PyTorch
+PLAIN_ENGINE: dict[str, Any] = {"capture": False, "multi_stream_overlap": "off", "kernels": "eager"}
+
+# batch 1 and no reuse as well, and no fault: the path that the others are judged by
+_REFERENCE_ENGINE: dict[str, Any] = {**PLAIN_ENGINE, "max_running_requests": 1, "prefix_cache": False}
+
+# there is no decode step to capture, and what goes on beside it is off with it
+_PREFILL_ENGINE: dict[str, Any] = {"capture": False, "multi_stream_overlap": "off"}
 
 # fields of the engine's configuration that the deployment fills in itself
 _NOT_ENGINE_SETTINGS = {
@@ -39,7 +39,8 @@ def engine_settings(spec: DeploymentSpec, role: str) -> dict[str, Any]:
     """Engine configuration of a worker of ``role``: the overrides of ``spec`` under what the role demands."""
     if role == "unified":
         return {**spec.engine, **_REFERENCE_ENGINE, "role": role}
-    return {**spec.engine, "role": role, "fault": spec.fault, "fault_seed": spec.fault_seed}
+    settings = {**spec.engine, "role": role, "fault": spec.fault, "fault_seed": spec.fault_seed}
+    return settings | _PREFILL_ENGINE if role == "prefill" else settings
 
 
 def check_settings(spec: DeploymentSpec) -> None:
@@ -54,15 +55,30 @@ def check_settings(spec: DeploymentSpec) -> None:
             raise SpecInvalid(f"engine settings: {key} is {spec.engine[key]!r:.80}: {remedy}")
     for role in ("prefill", "decode", "unified"):
         try:
-            EngineConfig.model_validate(engine_settings(spec, role))
+            config = EngineConfig.model_validate(engine_settings(spec, role))
         except ValidationError as error:
             raise describe_validation_error("engine settings", error, EngineConfig) from error
+        if (config.device, config.kernels) != ("cpu", "eager"):
+            _check_hardware(config.device, config.kernels)
     if spec.fault is not None:
         from pdwatch.stack.embedded.faults import catalogue
 
         known = [fault.name for fault in catalogue()]
         if spec.fault not in known:
             raise SpecInvalid(f"no fault is named {spec.fault}: use one of {', '.join(known)}")
+
+
+def _check_hardware(device: str, kernels: str) -> None:
+    """Raise SpecInvalid when `device` is not here or `kernels` do not run on it."""
+    # loads PyTorch, which the plain deployment leaves to its workers
+    from pdwatch.stack.embedded.device import check_device, kernels_on
+    from pdwatch.stack.embedded.errors import ConfigurationError
+
+    try:
+        check_device(device)
+        kernels_on(device, kernels)
+    except ConfigurationError as error:
+        raise SpecInvalid(f"engine settings: {error}") from error
 
 
 def worker_plan(spec: DeploymentSpec, name: str, role: str, ports: PortTable, configs: Path) -> ProcessPlan:

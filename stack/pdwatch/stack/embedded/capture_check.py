@@ -1,6 +1,6 @@
 """Compares captured decode steps with eager ones on a CUDA device.
 
-    python -m pdwatch.stack.embedded.capture_check --weights FILE.safetensors
+    python -m pdwatch.stack.embedded.capture_check --weights FILE.safetensors [--kernels triton]
 
 Each mode answers the same tasks at each batch size. One JSON object goes to stdout: for every mode and batch the rows
 whose tokens differ from the eager step's, the median step time, and the address oracle (layers whose transient's memory
@@ -41,19 +41,22 @@ class Mode:
     capture: bool
     overlap: OverlapMode = "off"
     delay_cycles: int = 0
+    kernels: str = "eager"
 
 
 EAGER: Final = Mode("eager", capture=False)
 
 
-def modes(delay_cycles: int) -> list[Mode]:
-    """Captured modes, the two with a side stream also with that stream held back."""
+def modes(delay_cycles: int, kernels: str) -> list[Mode]:
+    """Captured modes, the two with a side stream also with that stream held back; other kernels also uncaptured."""
+    plain = [] if kernels == EAGER.kernels else [Mode("uncaptured", capture=False, kernels=kernels)]
     return [
-        Mode("capture", capture=True),
-        Mode("overlap_on", capture=True, overlap="on"),
-        Mode("overlap_racy", capture=True, overlap="racy"),
-        Mode("overlap_on_delayed", capture=True, overlap="on", delay_cycles=delay_cycles),
-        Mode("overlap_racy_delayed", capture=True, overlap="racy", delay_cycles=delay_cycles),
+        *plain,
+        Mode("capture", capture=True, kernels=kernels),
+        Mode("overlap_on", capture=True, overlap="on", kernels=kernels),
+        Mode("overlap_racy", capture=True, overlap="racy", kernels=kernels),
+        Mode("overlap_on_delayed", capture=True, overlap="on", delay_cycles=delay_cycles, kernels=kernels),
+        Mode("overlap_racy_delayed", capture=True, overlap="racy", delay_cycles=delay_cycles, kernels=kernels),
     ]
 
 
@@ -80,6 +83,7 @@ def build(mode: Mode, weights: Path, batches: list[int], device: str, seed: int)
         capture_batch_sizes=tuple(batches),
         multi_stream_overlap=mode.overlap,
         side_stream_delay_cycles=mode.delay_cycles,
+        kernels=mode.kernels,
         seed=seed,
     )
     return Engine(config, weights)
@@ -148,17 +152,29 @@ def _answer(tokens: list[int]) -> list[int]:
 
 
 def check(
-    weights: Path, batches: list[int], device: str, new_tokens: int, delay_cycles: int, seed: int
+    weights: Path,
+    batches: list[int],
+    device: str,
+    new_tokens: int,
+    delay_cycles: int,
+    seed: int,
+    kernels: str = EAGER.kernels,
 ) -> dict[str, Any]:
     """Runs every mode; a mode that fails is reported with its error and the others still run."""
     table: list[dict[str, Any]] = []
-    report: dict[str, Any] = {"torch": torch.__version__, "device": device, "seed": seed, "results": table}
+    report: dict[str, Any] = {
+        "torch": torch.__version__,
+        "device": device,
+        "kernels": kernels,
+        "seed": seed,
+        "results": table,
+    }
     if device.startswith("cuda"):
         report["device_name"] = torch.cuda.get_device_name()
     eager = check_mode(EAGER, weights, batches, device, new_tokens, seed)
     again = check_mode(EAGER, weights, batches, device, new_tokens, seed)
     runs: list[tuple[Mode, dict[int, dict[str, Any]]]] = [(EAGER, again)]
-    for mode in modes(delay_cycles) if device.startswith("cuda") else []:
+    for mode in modes(delay_cycles, kernels) if device.startswith("cuda") else []:
         begin = time.perf_counter()
         try:
             runs.append((mode, check_mode(mode, weights, batches, device, new_tokens, seed)))
@@ -182,10 +198,21 @@ def main() -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--new-tokens", type=int, default=160)
     parser.add_argument("--delay-cycles", type=int, default=200_000, help="spin of the side stream in delayed modes")
+    parser.add_argument(
+        "--kernels", default=EAGER.kernels, help="of all modes but the eager one they are compared with"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     batches = sorted(int(batch) for batch in options.batches.split(","))
-    report = check(options.weights, batches, options.device, options.new_tokens, options.delay_cycles, options.seed)
+    report = check(
+        options.weights,
+        batches,
+        options.device,
+        options.new_tokens,
+        options.delay_cycles,
+        options.seed,
+        options.kernels,
+    )
     print(json.dumps(report, indent=1))
     return 1 if "errors" in report else 0
 

@@ -9,13 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pdwatch.kernels import UnknownKernels, kernel_table
 from pdwatch.stack.embedded import faults
 from pdwatch.stack.embedded.admission import check_request
 from pdwatch.stack.embedded.checkpoint import load_checkpoint
 from pdwatch.stack.embedded.config import EngineConfig
-from pdwatch.stack.embedded.device import prepare_device
-from pdwatch.stack.embedded.errors import ConfigurationError, RequestRejected, TransferError
+from pdwatch.stack.embedded.device import kernels_on, prepare_device
+from pdwatch.stack.embedded.errors import RequestRejected, TransferError
 from pdwatch.stack.embedded.graphs import DecodeGraphs
 from pdwatch.stack.embedded.model import Model
 from pdwatch.stack.embedded.pool import KvPool, KvSource
@@ -46,10 +45,7 @@ class Engine:
     def __init__(self, config: EngineConfig, weights: Path) -> None:
         self.config = config
         self.model_config, parameters = load_checkpoint(weights)
-        try:
-            kernels = kernel_table(config.kernels)
-        except UnknownKernels as error:
-            raise ConfigurationError(str(error)) from error
+        kernels = kernels_on(config.device, config.kernels)
         self.fault = faults.load(config.fault, config.fault_seed)
         self.statistics = EngineStatistics()
         prepare_device(config.device)

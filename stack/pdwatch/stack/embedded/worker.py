@@ -66,6 +66,12 @@ class WorkerConfig(BaseModel):
             raise ValueError("a prefill worker needs bootstrap_port")
         return self
 
+    def with_kernels(self, name: str) -> WorkerConfig:
+        """The same worker with other kernels. Raises CannotStart for the reference, whose kernels are eager."""
+        if self.eager:
+            raise CannotStart(f"{self.name} is the eager reference, kernels {name} are not for it: leave --kernels out")
+        return self.model_copy(update={"engine": self.engine.model_copy(update={"kernels": name})})
+
 
 def read_config(path: Path) -> WorkerConfig:
     """The configuration in a JSON file. Raises CannotStart."""
@@ -98,9 +104,13 @@ def main(arguments: list[str] | None = None) -> int:
     started = time.perf_counter()
     parser = argparse.ArgumentParser(prog="pdwatch.stack.embedded.worker", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="JSON file, see WorkerConfig")
+    parser.add_argument("--kernels", metavar="NAME", help="kernels instead of the configured ones: eager or triton")
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
-        config = read_config(parser.parse_args(arguments).config)
+        options = parser.parse_args(arguments)
+        config = read_config(options.config)
+        if options.kernels is not None:
+            config = config.with_kernels(options.kernels)
         # all ports before the weights: a port in use is told in a moment.
         listeners = {"port": bind(config.host, config.port, "port")}
         if config.bootstrap_port is not None and config.role == "prefill":
