@@ -1,10 +1,19 @@
-"""The sparse MLA decode kernel for Hopper and fp8 rows: eight warps gather and decode, two groups of four multiply.
+"""The sparse MLA decode kernel for Hopper and V4's fp8 rows: eight warps gather and decode, eight multiply.
 
-The arithmetic is that of `triton_mla_kernels` with tiles of 128 rows; what differs is who does it. The gathering warps
-turn e4m3 rows into bfloat16 panels of 64 columns in shared memory. Each multiplying group takes the scores of one half
-of a tile, the two agree on the unit of its softmax, and each weights its own half of the output columns with all of the
-tile. A panel is refilled as soon as both have used it. Written in Gluon, which leaves layouts, barriers and the split
-into warps to the author.
+States are folded as in `triton_mla_kernels`, with tiles of 128 rows. The gathering warps turn e4m3 rows into bfloat16
+panels of 64 columns in shared memory (`triton_mla_gather`). Each of two multiplying groups of four warps takes the
+scores of one half of a tile, the two agree on the unit of its softmax, and each weights its own half of the output
+columns with all of the tile. A panel is refilled as soon as both have used it. Written in Gluon, which leaves layouts,
+barriers and the split into warps to the author.
+
+Keys and queries are exact: an e4m3 value times a power of two is a bfloat16, from scales of 2^-117 on. Weights are
+rounded once, to bfloat16.
+V3.2's rows are not taken: their float32 scales would round every key to bfloat16, which moves lse by 1e-2 at scores of
+10, and `triton_mla_kernels` keeps them exact.
+
+Weights below 2^-60 of the unit of their tile and states below 2^-64 of the largest one count as 0, in the sum as in the
+output: an output misses at most keys * 2^-59 of the largest element, which shows only where the rows that matter hold
+zeros.
 """
 
 from __future__ import annotations
@@ -20,12 +29,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_launch_dependents
 
+from pdwatch.kernels.triton_mla_gather import GATHER_WARPS, TILE, gather_scopes
+
 _FAR = gl.constexpr(-64.0)
-_TILE = gl.constexpr(128)
-_GATHER_WARPS = gl.constexpr(8)
 _MMA = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
 _PANEL = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))
-_ROWS = gl.constexpr(gl.BlockedLayout([1, 16], [8, 4], [8, 1], [1, 0]))
+_FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
 
 @gluon.jit
@@ -46,136 +55,12 @@ def fold_factors(m, m_next):
 
 
 @gluon.jit
-def _load_columns(pages, data, valid, START: gl.constexpr):
-    """64 e4m3 columns of rows."""
-    columns = gl.max_contiguous(gl.arange(0, 64, layout=gl.SliceLayout(0, _ROWS)), 16)
-    at = gl.multiple_of(pages + data[:, None] + (START + columns)[None, :], [1, 16])
-    return gl.load(at, mask=valid[:, None], other=0)
-
-
-@gluon.jit
-def _load_rope(pages, data, valid, START: gl.constexpr):
-    columns = gl.max_contiguous(gl.arange(0, 64, layout=gl.SliceLayout(0, _ROWS)), 16)
-    at = (pages + data + START).to(gl.pointer_type(gl.bfloat16))[:, None] + columns[None, :]
-    return gl.load(gl.multiple_of(at, [1, 16]), mask=valid[:, None], other=0.0)
-
-
-@gluon.jit
-def _decoded(raw, scale):
-    values = raw.to(gl.float8e4nv, bitcast=True).to(gl.float16).to(gl.float32)
-    return (values * scale[:, None]).to(gl.bfloat16)
-
-
-@gluon.jit
-def _scale_v4(word, shift: gl.constexpr):
-    """UE8M0: 2^(byte - 127); byte 0 is the subnormal 2^-127, 255 is NaN."""
-    byte = ((word >> shift) & 255).to(gl.int32)
-    bits = gl.where(byte == 0, 0x400000, gl.where(byte == 255, 0x7FC00000, byte << 23))
-    return bits.to(gl.float32, bitcast=True)
-
-
-@gluon.jit
-def _gather(
-    k0, k1, k2, k3, kr, bias, full, empty, pages, page_stride, indices, length, first, last, before,
-    V4: gl.constexpr, PAGE: gl.constexpr,
-):  # fmt: skip
-    """Tiles first..last of one scope into panels, and 0 or -inf for each row into `bias`.
-
-    Half h of a tile has its panel j at place 2h + j // 4 of buffer j % 4: what is free and what a store may touch is
-    told by the buffer. `before` tiles of the program came before `first`.
-    """
-    places = gl.arange(0, 64, layout=gl.SliceLayout(1, _ROWS))
-    place = first * _TILE + places
-    index = gl.load(indices + place, mask=(place < length) & (first < last), other=-1)
-    for part in range(first * 2, last * 2):
-        half = part & 1
-        phase = ((part // 2 - first + before) & 1) ^ 1
-        valid = index >= 0
-        page = index // PAGE
-        offset = index - page * PAGE
-        start = page.to(gl.int64) * page_stride
-        # the rows are on their way while the panels are still in use.
-        if V4:
-            data = gl.multiple_of(start + offset * 576, 16)
-            r0 = _load_columns(pages, data, valid, 0)
-            scales = gl.multiple_of(start + PAGE * 576 + offset * 8, 8)
-            word = gl.load((pages + scales).to(gl.pointer_type(gl.int64)), mask=valid, other=0)
-        else:
-            data = gl.multiple_of(start + offset * 656, 16)
-            r0 = _load_columns(pages, data, valid, 0)
-            at = (pages + data + 512).to(gl.pointer_type(gl.float32))
-            s0 = gl.load(at, mask=valid, other=0.0)
-            s1 = gl.load(at + 1, mask=valid, other=0.0)
-            s2 = gl.load(at + 2, mask=valid, other=0.0)
-            s3 = gl.load(at + 3, mask=valid, other=0.0)
-            r7 = _load_columns(pages, data, valid, 448)
-        r4 = _load_columns(pages, data, valid, 256)
-        r1 = _load_columns(pages, data, valid, 64)
-        r5 = _load_columns(pages, data, valid, 320)
-        r2 = _load_columns(pages, data, valid, 128)
-        r6 = _load_columns(pages, data, valid, 384)
-        r3 = _load_columns(pages, data, valid, 192)
-        rope = _load_rope(pages, data, valid, 448 if V4 else 528)
-        place += 64
-        index = gl.load(indices + place, mask=(place < length) & (part + 1 < last * 2), other=-1)
-        left = half * 2
-        right = half * 2 + 1
-        mbarrier.wait(empty.index(0), phase)
-        if V4:
-            k0.index(left).store(_decoded(r0, _scale_v4(word, 0)))
-            k0.index(right).store(_decoded(r4, _scale_v4(word, 32)))
-            mbarrier.wait(empty.index(1), phase)
-            k1.index(left).store(_decoded(r1, _scale_v4(word, 8)))
-            k1.index(right).store(_decoded(r5, _scale_v4(word, 40)))
-            mbarrier.wait(empty.index(2), phase)
-            k2.index(left).store(_decoded(r2, _scale_v4(word, 16)))
-            k2.index(right).store(_decoded(r6, _scale_v4(word, 48)))
-            mbarrier.wait(empty.index(3), phase)
-            k3.index(left).store(_decoded(r3, _scale_v4(word, 24)))
-            k3.index(right).store(rope)
-        else:
-            k0.index(left).store(_decoded(r0, s0))
-            k0.index(right).store(_decoded(r4, s2))
-            mbarrier.wait(empty.index(1), phase)
-            k1.index(left).store(_decoded(r1, s0))
-            k1.index(right).store(_decoded(r5, s2))
-            mbarrier.wait(empty.index(2), phase)
-            k2.index(left).store(_decoded(r2, s1))
-            k2.index(right).store(_decoded(r6, s3))
-            mbarrier.wait(empty.index(3), phase)
-            k3.index(left).store(_decoded(r3, s1))
-            k3.index(right).store(_decoded(r7, s3))
-            kr.index(half).store(rope)
-        bias.index(half).store(gl.where(valid, 0.0, float("-inf")))
-        fence_async_shared()
-        mbarrier.arrive(full.index(half), count=1)
-
-
-@gluon.jit
-def _gather_scopes(
-    k0, k1, k2, k3, kr, bias, full, empty, pages_0, page_stride_0, indices_0, length_0, pages_1, page_stride_1,
-    indices_1, length_1, first, last, tiles_0,
-    V4: gl.constexpr, PAGE_0: gl.constexpr, PAGE_1: gl.constexpr, TWO: gl.constexpr,
-):  # fmt: skip
-    """Tiles first..last of the row, those of the first scope before those of the second."""
-    if TWO:
-        _gather(k0, k1, k2, k3, kr, bias, full, empty, pages_0, page_stride_0, indices_0, length_0, first,
-                gl.minimum(last, tiles_0), 0, V4, PAGE_0)  # fmt: skip
-        start = gl.maximum(first, tiles_0)
-        _gather(k0, k1, k2, k3, kr, bias, full, empty, pages_1, page_stride_1, indices_1, length_1, start - tiles_0,
-                last - tiles_0, start - first, V4, PAGE_1)  # fmt: skip
-    else:
-        _gather(k0, k1, k2, k3, kr, bias, full, empty, pages_0, page_stride_0, indices_0, length_0, first, last, 0, V4,
-                PAGE_0)  # fmt: skip
-
-
-@gluon.jit
-def _copy_queries(query, head_stride, heads, queries, ready, PANELS: gl.constexpr):
+def _copy_queries(query, head_stride, heads, queries, ready):
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     head = gl.arange(0, 64, layout=gl.SliceLayout(1, layout))
     column = gl.arange(0, 64, layout=gl.SliceLayout(0, layout))
     at = query + head[:, None] * head_stride + column[None, :]
-    for panel in gl.static_range(PANELS):
+    for panel in gl.static_range(8):
         async_copy.async_copy_global_to_shared(queries.index(panel), at + panel * 64, mask=(head < heads)[:, None])
     async_copy.commit_group()
     async_copy.wait_group(0)
@@ -184,7 +69,7 @@ def _copy_queries(query, head_stride, heads, queries, ready, PANELS: gl.constexp
 
 
 @gluon.jit
-def _scores(queries, k0, k1, k2, k3, kr, bias, scale, nought, GROUP: gl.constexpr, V4: gl.constexpr):
+def _scores(queries, k0, k1, k2, k3, absent, scale, nought, GROUP: gl.constexpr):
     """Scores of one half of a tile, -inf where there is no row. `nought` is 0."""
     left = GROUP * 2 + nought
     right = left + 1
@@ -197,10 +82,10 @@ def _scores(queries, k0, k1, k2, k3, kr, bias, scale, nought, GROUP: gl.constexp
     s = warpgroup_mma(queries.index(5 + nought), k1.index(right).permute((1, 0)), s, is_async=True)
     s = warpgroup_mma(queries.index(6 + nought), k2.index(right).permute((1, 0)), s, is_async=True)
     s = warpgroup_mma(queries.index(7 + nought), k3.index(right).permute((1, 0)), s, is_async=True)
-    if not V4:
-        s = warpgroup_mma(queries.index(8 + nought), kr.index(GROUP + nought).permute((1, 0)), s, is_async=True)
     s = warpgroup_mma_wait(0, [s])
-    return s * scale + bias.index(GROUP).load(gl.SliceLayout(0, _MMA))[None, :]
+    # chosen, not added: the query of a row without keys may be NaN.
+    missing = absent.index(GROUP).load(gl.SliceLayout(0, _MMA)) != 0
+    return gl.where(missing[None, :], float("-inf"), s * scale)
 
 
 @gluon.jit
@@ -224,14 +109,14 @@ def _store_block(pointer, block, inverse, mask, FINAL: gl.constexpr):
 
 @gluon.jit
 def _multiply(
-    query, query_head_stride, queries, ready, k0, k1, k2, k3, kr, bias, full, empty, weights, peaks, sums, peaked,
+    query, query_head_stride, queries, ready, k0, k1, k2, k3, absent, full, empty, weights, peaks, sums, peaked,
     done, target, head_stride, lse, stats, sink, heads, scale, first, last, half,
-    GROUP: gl.constexpr, V4: gl.constexpr, HALVES: gl.constexpr, HAS_SINK: gl.constexpr, FINAL: gl.constexpr,
+    GROUP: gl.constexpr, HALVES: gl.constexpr, HAS_SINK: gl.constexpr, FINAL: gl.constexpr,
 ):  # fmt: skip
     """One of the two multiplying groups: the softmax of its half of each tile, and its columns of all of it."""
     rows: gl.constexpr = gl.SliceLayout(1, _MMA)
     if GROUP == 0:
-        _copy_queries(query, query_head_stride, heads, queries, ready, 8 if V4 else 9)
+        _copy_queries(query, query_head_stride, heads, queries, ready)
     mbarrier.wait(ready, 0)
     m = gl.full([64], float("-inf"), gl.float32, rows)
     total = gl.zeros([64], gl.float32, rows)
@@ -244,7 +129,7 @@ def _multiply(
         # always 0, but not to the compiler, which would keep an address in registers for each operand of each product.
         nought = (tile - first) >> 24
         mbarrier.wait(full.index(GROUP), phase)
-        s = _scores(queries, k0, k1, k2, k3, kr, bias, scale, nought, GROUP, V4)
+        s = _scores(queries, k0, k1, k2, k3, absent, scale, nought, GROUP)
         peaks.index(GROUP).store(gl.ceil(gl.max(s, axis=1)))
         mbarrier.arrive(peaked, count=1)
         mbarrier.wait(peaked, phase)
@@ -304,11 +189,11 @@ def hopper_mla_kernel(
     pages_1, indices_1, lengths_1, page_stride_1, index_stride_1, index_token_stride_1, count_1,
     query_stride, query_token_stride, query_head_stride, out_stride, out_token_stride, out_head_stride,
     scale, heads, query_tokens, head_blocks, units,
-    V4: gl.constexpr, PAGE_0: gl.constexpr, PAGE_1: gl.constexpr, TWO: gl.constexpr,
+    PAGE_0: gl.constexpr, PAGE_1: gl.constexpr, TWO: gl.constexpr,
     LENGTHS_0: gl.constexpr, LENGTHS_1: gl.constexpr, HAS_SINK: gl.constexpr, FINAL: gl.constexpr,
     HALVES: gl.constexpr, CHUNK: gl.constexpr, MULTIPLY_REGISTERS: gl.constexpr, GATHER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """As `sparse_mla_kernel`, for 64 heads a block and fp8 rows."""
+    """As `sparse_mla_kernel`, for 64 heads a block and V4's fp8 rows. HALVES: a program has half of the columns."""
     gl.static_assert(gl.num_warps() == 4)
     if not FINAL:
         gdc_launch_dependents()
@@ -326,29 +211,26 @@ def hopper_mla_kernel(
     length_0 = count_0
     if LENGTHS_0:
         length_0 = gl.minimum(gl.load(lengths_0 + batch), count_0)
-    tiles_0 = gl.cdiv(gl.maximum(length_0, 0), _TILE)
+    tiles_0 = gl.cdiv(gl.maximum(length_0, 0), TILE)
     tiles = tiles_0
     length_1 = 0
     if TWO:
         length_1 = count_1
         if LENGTHS_1:
             length_1 = gl.minimum(gl.load(lengths_1 + batch), count_1)
-        tiles += gl.cdiv(gl.maximum(length_1, 0), _TILE)
+        tiles += gl.cdiv(gl.maximum(length_1, 0), TILE)
     first = unit * CHUNK
     last = gl.minimum(first + CHUNK, tiles)
     if first < last or unit == 0:
-        flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-        queries = gl.allocate_shared_memory(gl.bfloat16, [8 if V4 else 9, 64, 64], _PANEL)
+        queries = gl.allocate_shared_memory(gl.bfloat16, [8, 64, 64], _PANEL)
         k0 = gl.allocate_shared_memory(gl.bfloat16, [4, 64, 64], _PANEL)
         k1 = gl.allocate_shared_memory(gl.bfloat16, [4, 64, 64], _PANEL)
         k2 = gl.allocate_shared_memory(gl.bfloat16, [4, 64, 64], _PANEL)
         k3 = gl.allocate_shared_memory(gl.bfloat16, [4, 64, 64], _PANEL)
         weights = gl.allocate_shared_memory(gl.bfloat16, [2, 64, 64], _PANEL)
-        # the rope panel of V3.2 is no column of the output: the weights take its place once the scores are known.
-        kr = weights
-        bias = gl.allocate_shared_memory(gl.float32, [2, 64], flat)
-        peaks = gl.allocate_shared_memory(gl.float32, [2, 64], flat)
-        sums = gl.allocate_shared_memory(gl.float32, [2, 64], flat)
+        absent = gl.allocate_shared_memory(gl.int32, [2, 64], _FLAT)
+        peaks = gl.allocate_shared_memory(gl.float32, [2, 64], _FLAT)
+        sums = gl.allocate_shared_memory(gl.float32, [2, 64], _FLAT)
         full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
         empty = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
         peaked = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
@@ -379,16 +261,21 @@ def hopper_mla_kernel(
         sink += head_0
         gl.warp_specialize(
             [
-                (_multiply, (query, query_head_stride, queries, ready, k0, k1, k2, k3, kr, bias, full, empty, weights,
-                             peaks, sums, peaked, done, target, head_stride, lse, stats, sink, heads - head_0, scale, first, last,
-                             half, 0, V4, HALVES, HAS_SINK, FINAL)),
-                (_multiply, (query, query_head_stride, queries, ready, k0, k1, k2, k3, kr, bias, full, empty, weights,
-                             peaks, sums, peaked, done, target, head_stride, lse, stats, sink, heads - head_0, scale, first, last,
-                             half, 1, V4, HALVES, HAS_SINK, FINAL)),
-                (_gather_scopes, (k0, k1, k2, k3, kr, bias, full, empty, pages_0, page_stride_0, index_0, length_0,
-                                  pages_1, page_stride_1, index_1, length_1, first, last, tiles_0, V4, PAGE_0, PAGE_1,
-                                  TWO)),
+                (_multiply, (
+                    query, query_head_stride, queries, ready, k0, k1, k2, k3, absent, full, empty, weights, peaks,
+                    sums, peaked, done, target, head_stride, lse, stats, sink, heads - head_0, scale, first, last,
+                    half, 0, HALVES, HAS_SINK, FINAL,
+                )),
+                (_multiply, (
+                    query, query_head_stride, queries, ready, k0, k1, k2, k3, absent, full, empty, weights, peaks,
+                    sums, peaked, done, target, head_stride, lse, stats, sink, heads - head_0, scale, first, last,
+                    half, 1, HALVES, HAS_SINK, FINAL,
+                )),
+                (gather_scopes, (
+                    k0, k1, k2, k3, absent, full, empty, pages_0, page_stride_0, index_0, length_0, pages_1,
+                    page_stride_1, index_1, length_1, first, last, tiles_0, PAGE_0, PAGE_1, TWO,
+                )),
             ],
-            [4, _GATHER_WARPS],
+            [4, GATHER_WARPS],
             [MULTIPLY_REGISTERS, GATHER_REGISTERS],
         )  # fmt: skip
