@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pdwatch.gate.cli import app, main
+from pdwatch.gate.cli import build_app, main
 from pdwatch.gate.console import Talk
 from pdwatch.gate.derive import derive
 from pdwatch.gate.errors import TargetError
@@ -257,7 +257,7 @@ def test_help_reads_well_at_every_level(arguments: list[str], capsys: pytest.Cap
 def test_every_option_and_command_has_a_help_line() -> None:
     from typer.main import get_command
 
-    group = get_command(app)
+    group = get_command(build_app())
     commands = group.commands  # type: ignore[attr-defined]  # a group, as the root has commands
     running = {"gate", "report", "prove", "load", "load-worker"}
     assert set(commands) == {*running, "up", "down", "status", "faults", "version", "kernels", "export"}
@@ -279,7 +279,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pdwatch.gate.cli.metadata.version", lambda name: "1.2.3")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.2.3")
     assert main(["version", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"pdwatch": "1.2.3"}
 

@@ -54,6 +54,11 @@ def test_stream_outcomes(serve, stream, chunked, name, how, outcome, detail, siz
     assert got.body == stream(name)
 
 
+def test_a_plan_that_expects_no_usage(serve, stream, chunked, asker) -> None:
+    got = asker(serve(sends(chunked(stream("no_usage")))).url, promises_usage=False)()
+    assert (got.outcome, got.promises_usage) == (Outcome.COMPLETE, False)
+
+
 @pytest.mark.parametrize(
     ("response", "outcome", "detail"),
     [

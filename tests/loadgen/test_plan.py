@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pdwatch.loadgen import Label, Plan, PlanError, load_plan
+from pdwatch.loadgen import Label, Phase, Plan, PlanError, load_plan
 from pdwatch.loadgen.prepared import Preparer
 from pdwatch.loadgen.request import Cancel, cancel_for
 from pdwatch.loadgen.share import Share
@@ -39,7 +39,7 @@ def one_phase(**changes: Any) -> list[dict[str, Any]]:
         ({"phases": one_phase(index=3)}, "phases[0].index is 3; number the phases 0, 1, 2, …"),
         ({"phases": one_phase(window_seconds=0)}, "phases[0].window_seconds is 0: Input should be greater than 0"),
         ({"phases": []}, "phases is []: Tuple should have at least 1 item"),
-        ({"phases": [{**one_phase()[0], "index": n} for n in range(11)]}, "more than 10 phases of level 1"),
+        ({"phases": [{**one_phase()[0], "index": n} for n in range(1001)]}, "more than 1000 phases of level 1"),
         ({"cancel_rat": 0.1}, "cancel_rat is 0.1: Extra inputs are not permitted"),
         ({"cancel_rate": 2}, "cancel_rate is 2: Input should be less than or equal to 1"),
         ({"phases": one_phase(requests=0)}, "phases[0].requests is 0: Input should be greater than or equal to 1"),
@@ -102,7 +102,7 @@ def test_task_numbers() -> None:
         ]
     ]
     # level, pair, label and sequence in decimal
-    assert numbers == [4_0_0_000007, 4_0_0_000007, 4_0_1_000007, 4_1_0_000007, 16_0_0_000007]
+    assert numbers == [4_000_0_000007, 4_000_0_000007, 4_000_1_000007, 4_001_0_000007, 16_000_0_000007]
     with pytest.raises(PlanError, match="shorten its window"):
         Plan(**plan()).task_number(four_b, Label.MEASURED, 1_000_000)
 
@@ -166,3 +166,19 @@ def test_shares(index: int, of: int) -> None:
     own = [number for number in range(10) if share.has(number)]
     assert share.count(10) == len(own)
     assert [share.number(place) for place in range(len(own))] == own
+
+
+@pytest.mark.parametrize(
+    ("load", "seconds"),
+    [
+        ({"kind": "closed"}, 2),
+        ({"kind": "closed", "start": "staggered", "stagger_seconds": 0.5}, 3.5),
+        ({"kind": "ramp", "over_seconds": 6}, 6),
+        ({"kind": "ramp", "over_seconds": 1}, 2),
+        ({"kind": "ramp", "over_seconds": 6, "from_users": 8}, 2),
+        ({"kind": "open", "rate_per_second": 1}, 2),
+    ],
+)
+def test_the_measured_part_begins_when_all_users_are_there(load: dict[str, Any], seconds: float) -> None:
+    phase = Phase.model_validate({"index": 0, "arm": "candidate", "level": 8, "warmup_seconds": 2, "load": load})
+    assert phase.lead_seconds == seconds

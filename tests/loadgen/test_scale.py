@@ -150,7 +150,15 @@ def test_processes_share_each_kind_of_load(tmp_path: Path, answering, start: Sta
 def check_phase(end: dict[str, Any], rows: list[RequestRow]) -> None:
     assert end["sent"] == {label.value: sum(row.label is label for row in rows) for label in Label}
     assert (end["ended"], end["in_flight"], end["errors"]) == (len(rows), 0, {})
-    assert end["validity"] == {"is_valid": True, "reasons": []}
+    client = end["client"]
+    # which of the drivers could keep up is another test's; that the facts are those of all of them is this one's.
+    assert client["achieved_rate_per_second"] > 0
+    assert (client["client_refusals"], client["back_off_seconds"]) == (0, 0)
+    if end["load"] == "open":
+        assert client["bound_in_flight"] == end["level"] >= client["most_in_flight"] > 0
+        assert client["intended_rate_per_second"] > 0
+    if client["intended_in_flight"] is not None:
+        assert client["achieved_in_flight"] <= client["intended_in_flight"] == end["level"]
     summary = PhaseSummary.model_validate(end["summary"])
     starts, ends = end["window_starts_seconds"], end["window_ends_seconds"]
     assert starts <= summary.window.starts_seconds < summary.window.ends_seconds <= ends
@@ -161,6 +169,62 @@ def check_phase(end: dict[str, Any], rows: list[RequestRow]) -> None:
     assert summary.latencies["inter_token_seconds"].count % (tokens[0] - 1) == 0
     assert summary.goodput is not None and summary.goodput.share == 1
     assert {name.split()[0] for name in end["client"]["processes"]} == {"driver", "clerk", "agent", "leader"}
+
+
+def test_limits_are_held_against_each_driver(tmp_path: Path, answering, start: Start) -> None:
+    limits = {**LIMITS, "most_cpu_share": 0}
+    plan = write_plan(tmp_path, answering.url, [{"level": 4}], limits=limits)
+    status, events, err = finish(start(*LEAD, "--plan", plan, "--out", tmp_path / "out", "--processes", 2))
+    assert (status, err) == (0, "")
+    validity = of_phase(events, 0)["validity"]
+    assert (validity["is_valid"], validity["is_bound_reached"]) == (False, False)
+    for worker in (0, 1):
+        assert any(reason.startswith(f"worker {worker}: process driver used") for reason in validity["reasons"])
+
+
+def test_what_was_never_sent_is_told_by_all_drivers(tmp_path: Path, serve, start: Start) -> None:
+    # two users and a server that is never done: nothing but the first two requests is ever sent.
+    def play(connection: socket.socket, request: bytes) -> bool:
+        if request.startswith(b"GET "):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+            return True
+        connection.recv(1)
+        return False
+
+    phase = {"level": 2, "load": {"kind": "open", "rate_per_second": 40, "arrivals": "constant"}, "warmup_seconds": 0}
+    limits = {**LIMITS, "least_rate_share": 0.95}
+    plan = write_plan(
+        tmp_path,
+        serve(play).url,
+        [phase],
+        limits=limits,
+        slo={"e2e_seconds": 1},
+        request_timeout_seconds=0.5,
+        connect_timeout_seconds=0.2,
+    )
+    status, events, err = finish(start(*LEAD, "--plan", plan, "--out", tmp_path / "out", "--processes", 2))
+    assert (status, err) == (0, "")
+    end = of_phase(events, 0)
+    summary = PhaseSummary.model_validate(end["summary"])
+    assert summary.goodput is not None and summary.unsent > 0
+    # all that fell due in 0.6 s at 40/s, whatever became of it; the edges of the two windows are a little apart.
+    assert summary.sent + summary.unsent == summary.goodput.eligible
+    assert 22 <= summary.goodput.eligible <= 24
+    assert (summary.goodput.good, end["validity"]["is_bound_reached"]) == (0, True)
+
+
+def test_a_level_that_nothing_connects_in_ends_early(tmp_path: Path, answering, start: Start) -> None:
+    phases = [{"level": 2, "window_seconds": 60}]
+    plan = write_plan(tmp_path, answering.url, phases, unreachable_seconds=0.5)
+    process = start(*LEAD, "--plan", plan, "--out", tmp_path / "out", "--processes", 2)
+    wait_for(process, lambda event: event["event"] == "progress")
+    answering.close()
+    early = wait_for(process, lambda event: event["event"] == "ended_early")
+    # told once, whichever driver noticed first
+    end = wait_for(process, lambda event: event["event"] in ("ended_early", "phase_end"))
+    assert (end["event"], end["ended_early"]) == ("phase_end", early["reason"])
+    assert early["reason"].startswith("no request has connected for 0.5 s")
+    assert finish(process)[0] == 0
 
 
 def check_waves(rows: list[RequestRow], sizes: list[int]) -> None:

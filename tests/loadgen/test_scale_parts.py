@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 from array import array
 from collections import deque
 from dataclasses import replace
@@ -16,9 +17,12 @@ from hypothesis import strategies as st
 
 from pdwatch.loadgen import JOURNAL_NAME, JournalCorrupt, Label, LoadgenError, Outcome, PlanError, read_transcripts
 from pdwatch.loadgen.journal import JournalWriter
+from pdwatch.loadgen.load import OpenLoad
+from pdwatch.loadgen.plan import Phase, Plan
 from pdwatch.loadgen.row import ROWS_NAME, RequestRow, RowWriter, read_rows
 from pdwatch.loadgen.scale.board import Board
 from pdwatch.loadgen.scale.clock import ClockOffset, Ping, between, clock_offset
+from pdwatch.loadgen.scale.exhibit import Exhibit
 from pdwatch.loadgen.scale.facts import WorkerFacts, judge_workers, merged_facts
 from pdwatch.loadgen.scale.gaps import GAPS_NAME, GapWriter, encode_gaps, with_gaps
 from pdwatch.loadgen.scale.ledger import Ledger
@@ -292,6 +296,16 @@ def test_facts_of_all() -> None:
     assert judge_workers(workers, ValidityLimits(), []).is_valid
 
 
+def test_a_bound_that_one_worker_reached_is_not_the_clients_limit() -> None:
+    full = {"schedule_lag_p99_seconds": 2.0, "most_in_flight": 8, "bound_in_flight": 8}
+    validity = judge_workers([worker_facts(0), worker_facts(1, **full)], ValidityLimits(), [])
+    assert (validity.is_valid, validity.is_bound_reached) == (False, True)
+    assert validity.reasons[0].startswith("worker 1: the bound of 8 in flight was reached")
+    for other in (worker_facts(0, loop_lag_p99_seconds=0.5), worker_facts(0, lag_seconds=0.3)):
+        assert not judge_workers([other, worker_facts(1, **full)], ValidityLimits(), []).is_bound_reached
+    assert merged_facts([worker_facts(0, **full), worker_facts(1, **full)]).bound_in_flight == 16
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -313,9 +327,31 @@ def test_a_lost_worker_makes_all_invalid() -> None:
     assert validity.reasons == ("worker 1 was lost: it died",)
 
 
+def test_the_exhibit_shows_all_gauges(free_port: int) -> None:
+    plan = Plan(
+        seed=1,
+        targets={"candidate": "http://127.0.0.1:1"},
+        model="m",
+        phases=(Phase(index=0, arm="candidate", level=1024, load=OpenLoad(kind="open", rate_per_second=2.5)),),
+        metrics_port=free_port,
+    )
+    exhibit = Exhibit(plan)
+    try:
+        exhibit.begin(plan.phases[0])
+        exhibit.row(make_row(level=1024))
+        exhibit.progress({"in_flight": 3, "users": 8, "loop_lag_seconds": 0.002, "live": {}})
+        with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+    finally:
+        exhibit.close()
+    for gauge in ("in_flight 3.0", "users 8.0", "loop_lag_seconds 0.002"):
+        assert f"pdwatch_loadgen_{gauge}\n" in text
+    assert 'pdwatch_loadgen_requests_total{arm="candidate",level="1024",load="2.5/s",outcome="complete"} 1.0' in text
+
+
 def test_the_board_tells_apart_what_completed() -> None:
     board = Board()
-    board.begin("candidate, level 4, closed")
+    board.begin(Phase(index=0, arm="candidate", level=4))
     board.row(make_row())
     board.row(make_row(outcome=Outcome.RESET, time_to_first_token_seconds=9.0))
     board.progress({"in_flight": 3, "loop_lag_seconds": 0.002, "live": {"good_share": 0.5}})

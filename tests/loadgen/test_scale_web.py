@@ -99,7 +99,7 @@ def test_the_web_ui_shows_our_figures(lead: subprocess.Popen[str], free_port: in
     assert live["Validity"]["value"].startswith("phase before: ")
     assert all(set(line) == set(columns) for line in shown["streams"])
     (ended,) = shown["phases"]
-    assert ended["phase"] == "candidate, level 4, closed" and ended["ttft_p99"].endswith("ms")
+    assert ended["phase"] == "candidate, closed, 4 users" and ended["ttft_p99"].endswith("ms")
     check_locusts_own(stats)
 
 

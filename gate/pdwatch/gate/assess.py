@@ -10,8 +10,10 @@ import numpy as np
 
 from pdwatch.correctness import LevelSummary, Outcome, Signature, lower_bound, summarise, upper_bound
 from pdwatch.gate.compare import Comparison, ComparisonVerdict, Observation, compare, pool
+from pdwatch.gate.names import BASELINE, CANDIDATE
+from pdwatch.gate.percentage import percent
 from pdwatch.gate.policy import GatePolicy
-from pdwatch.gate.rows import BASELINE, CANDIDATE, RequestRow
+from pdwatch.gate.rows import RequestRow
 from pdwatch.gate.step_law import Point, decode_batches, fit_step_law
 from pdwatch.gate.validity import client_checks, validity_checks
 from pdwatch.gate.verdict import (
@@ -25,7 +27,7 @@ from pdwatch.gate.verdict import (
     Verdict,
     worst,
 )
-from pdwatch.gate.wording import could_have_missed, headline, percent
+from pdwatch.gate.wording import could_have_missed, headline
 
 SLOW_DECODE = Signature.SLOW_DECODE.value
 SLOW_FIRST_TOKEN = "slow_first_token"

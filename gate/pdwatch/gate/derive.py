@@ -14,14 +14,13 @@ from pdwatch.gate.atomic import write_bytes_atomically
 from pdwatch.gate.batch import running_batches
 from pdwatch.gate.judging import Transcripts, judge_transcripts
 from pdwatch.gate.junit import junit_xml
+from pdwatch.gate.names import BASELINE, EMBEDDED_MODEL
 from pdwatch.gate.report.render import render_report
-from pdwatch.gate.rows import BASELINE, RequestRow
+from pdwatch.gate.rows import RequestRow
 from pdwatch.gate.run_folder import ClientRecord, RunFolder, State
 from pdwatch.gate.server_samples import load_server_samples
 from pdwatch.gate.tables import write_requests_table, write_server_table
 from pdwatch.gate.verdict import Verdict
-
-EMBEDDED_MODEL = "tiny-toolcaller"
 
 
 def derive(

@@ -14,9 +14,6 @@ from typing import IO, Any
 import orjson
 
 from pdwatch.gate.errors import LoadFailed
-from pdwatch.stack import launch
-from pdwatch.stack.errors import describe_exit
-from pdwatch.stack.processes import last_log_line
 
 MODULE = "pdwatch.loadgen.drive"
 POLL_SECONDS = 0.2
@@ -30,7 +27,7 @@ def drive(
     directory: Path,
     log: Path,
     relay: Callable[[Event], None],
-    check: Callable[[], None],
+    check: Callable[[], None] | None,
     *,
     module: str | None = None,
     arguments: Sequence[str] = (),
@@ -39,9 +36,12 @@ def drive(
 
     `module` is the load generator (`MODULE` by default), which gets `arguments` too.
 
-    `relay` gets each progress event; `check` is called five times a second and may raise, which ends the load
-    generator first. Raises LoadFailed when it ends by itself before all phases have run.
+    `relay` gets each progress event; `check`, where there is one, is called five times a second and may
+    raise, which ends the load generator first. Raises LoadFailed when it ends by itself before all phases have run.
     """
+    # loading the deployment's portion takes longer than all that is before it.
+    from pdwatch.stack import launch
+
     program = [sys.executable, "-P", "-m", module or MODULE, "--plan", str(plan), "--out", str(directory), *arguments]
     # the wrapper ties its life to ours: a gate that is killed must not leave load on a deployment
     command = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), *program]
@@ -59,18 +59,28 @@ def drive(
         _stop(process)
         reader.join()
         process.stdout.close()
-    if exit_code != 0:
-        said = last_log_line(log) or "it logged nothing"
-        raise LoadFailed(f"load generator {describe_exit(exit_code)}: {said.removeprefix('loadgen: ')} (log: {log})")
+    check_exit(exit_code, log)
+
+
+def check_exit(exit_code: int, log: Path) -> None:
+    """Raise LoadFailed, with the last line of its log, for a load generator that did not end with 0."""
+    if exit_code == 0:
+        return
+    from pdwatch.stack.errors import describe_exit
+    from pdwatch.stack.processes import last_log_line
+
+    said = last_log_line(log) or "it logged nothing"
+    raise LoadFailed(f"load generator {describe_exit(exit_code)}: {said.removeprefix('loadgen: ')} (log: {log})")
 
 
 def _relay_all(
-    lines: queue.SimpleQueue[bytes | None], relay: Callable[[Event], None], check: Callable[[], None]
+    lines: queue.SimpleQueue[bytes | None], relay: Callable[[Event], None], check: Callable[[], None] | None
 ) -> None:
     while True:
-        check()
+        if check is not None:
+            check()
         try:
-            line = lines.get(timeout=POLL_SECONDS)
+            line = lines.get(timeout=None if check is None else POLL_SECONDS)
         except queue.Empty:
             continue
         if line is None:

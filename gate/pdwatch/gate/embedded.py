@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pdwatch.gate.console import Talk
 from pdwatch.gate.errors import TargetError
-from pdwatch.gate.rows import BASELINE, CANDIDATE
+from pdwatch.gate.names import BASELINE, CANDIDATE
 from pdwatch.gate.targets import REFERENCE, Server, Targets, arm_servers
 from pdwatch.stack import (
     PLAIN_ENGINE,

@@ -23,8 +23,9 @@ from pdwatch.correctness import (
     Tokenizer,
     TokenNames,
 )
+from pdwatch.gate.names import BASELINE
 from pdwatch.gate.policy import CorrectnessPolicy
-from pdwatch.gate.rows import BASELINE, MEASURED, RequestRow, TopToken
+from pdwatch.gate.rows import MEASURED, RequestRow, TopToken
 from pdwatch.loadgen import Assembled, JournalCorrupt, Transcript, assemble, measure, read_transcripts
 
 Progress = Callable[[int], None]

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from pdwatch.gate.atomic import write_bytes_atomically
 from pdwatch.gate.errors import PolicyError
+from pdwatch.gate.names import BASELINE, CANDIDATE
 from pdwatch.gate.policy import GatePolicy, LoadPolicy
-from pdwatch.gate.rows import BASELINE, CANDIDATE
 from pdwatch.loadgen import Phase, Plan, ValidityLimits, WorkloadConfig
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pdwatch.correctness import Judgement, Outcome
 from pdwatch.correctness.level import FAILED, SCORED
 
-CANDIDATE = "candidate"
-BASELINE = "baseline"
 MEASURED = "measured"
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pdwatch.gate.names import BASELINE, CANDIDATE
 from pdwatch.gate.policy import TargetsPolicy
-from pdwatch.gate.rows import BASELINE, CANDIDATE
 from pdwatch.gate.sampler import SampledServer
 
 REFERENCE = "reference"

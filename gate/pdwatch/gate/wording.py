@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pdwatch.gate.compare import Comparison, ComparisonVerdict
+from pdwatch.gate.percentage import percent
 from pdwatch.gate.verdict import Check, LevelVerdict, Rate, Result, SignatureSummary
 
 MEANING = {
@@ -19,13 +20,6 @@ MEANING = {
     "error": "the request ended in an error",
     "protocol": "the stream broke the wire protocol",
 }
-
-
-def percent(share: float) -> str:
-    """A share as a percentage with two significant digits, `0.0073` as `0.73 %`."""
-    if share >= 0.0995:
-        return f"{share:.0%}".replace("%", " %")
-    return f"{share * 100:.2g} %"
 
 
 def headline(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from itertools import accumulate, count, repeat
 from random import Random
@@ -26,8 +25,3 @@ def arrival_offsets(load: OpenLoad, seed: int) -> Iterator[float]:
     shape = load.burstiness if load.arrivals == "gamma" else _POISSON_SHAPE
     source = Random(f"{seed}/arrivals/{load.arrivals}/{rate!r}/{shape!r}")
     return accumulate(source.gammavariate(shape, 1 / (rate * shape)) for _ in repeat(None))
-
-
-def gap_variation(load: OpenLoad) -> float:
-    """Coefficient of variation of the gaps: 0 constant, 1 Poisson, above 1 bursty."""
-    return 0.0 if load.arrivals == "constant" else 1 / math.sqrt(load.burstiness)

@@ -23,8 +23,9 @@ class ShareEstimate:
     requests are therefore cut, in order of sending, into blocks of at least as many as were in flight, and what they
     are worth follows from how much the blocks differ beyond chance (the design effect): in their shares of good
     requests and in the mean ranks of their margins, which tell it even where all were good; margins up to `COMFORT`
-    count as equal, for slow moments that take less than half of a limit spoil nothing. Bounds are Wilson's with the
-    effective number, and Student's quantile for the blocks. Of a single block nobody can tell.
+    count as equal, for slow moments that take less than half of a limit spoil nothing. A queue that grows will: whether
+    one does is asked elsewhere (`steady`, `capacity`). Bounds are Wilson's with the effective number, and Student's
+    quantile for the blocks. Of a single block nobody can tell.
     """
 
     good: int

@@ -6,6 +6,11 @@ halved (in ratio) until it is `precision` wide. A load meets when the lower boun
 ones, up to `looks` times when neither holds. Bounds are those of `bounds.ShareEstimate`: requests that ran together
 count for less than independent ones.
 
+A look of a rate is long enough to show a queue that grows; one that does shows a rate above what is served, and the
+rate misses whatever its first requests were like. Whether the requests outstanding rose in all looks at a rate together
+is asked more strictly before it may meet: a rise that one in twenty steady queues shows is too much. A look that is
+not steady never makes a load meet, and one that the client spoilt is done again, `looks` times at most.
+
 The search picks its loads by what it has seen, so each decision is made at 1 − (1 − confidence) / decisions, with the
 most decisions that the search can come to: then all of them hold together at `confidence` (Bonferroni), however they
 were picked. That a higher load is not easier is assumed; where two decisions say otherwise, the statement says so.
@@ -18,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import NormalDist
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -27,8 +32,16 @@ from .bounds import ShareEstimate, estimate_share
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+# a one-sided test at 5 %.
+MOST_GROWTH_Z: Final = 1.645
+_FEWEST_OF_A_RATE: Final = 40
+
+
 class Search(BaseModel):
-    """What to look for: the most `users`, or requests/s (`rate`), from `start` to at most `most`."""
+    """What to look for: the most `users`, or requests/s (`rate`), from `start` to at most `most`.
+
+    Each look at a rate lasts `least_seconds` or longer. No look is begun after `most_seconds` (None: no limit).
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,6 +52,8 @@ class Search(BaseModel):
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     precision: float = Field(default=0.1, gt=0.005, le=1)
     looks: int = Field(default=4, ge=1, le=10)
+    least_seconds: Positive = 60.0
+    most_seconds: Positive | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -63,10 +78,12 @@ class Search(BaseModel):
 
     def requests(self, load: float) -> int:
         """How many requests to measure at a load in one look: twice as many as prove the target when all are good and
-        independent, and ten for each user, so that there are blocks of time to compare."""
+        independent, and ten for each user, so that there are blocks of time to compare; of a rate as many as are due
+        in `least_seconds`."""
         z = NormalDist().inv_cdf(self.decision_confidence)
         needed = 2 * z * z * self.target_share / (1 - self.target_share)
-        return math.ceil(max(needed, 10 * load if self.kind == "users" else 0.0))
+        least = 10 * load if self.kind == "users" else max(_FEWEST_OF_A_RATE, load * self.least_seconds)
+        return math.ceil(max(needed, least))
 
 
 class Decision(StrEnum):
@@ -79,10 +96,16 @@ class Decision(StrEnum):
 
 @dataclass(slots=True)
 class Trial:
-    """All looks at one load."""
+    """All looks at one load; `growth_z` has those that tell whether the requests outstanding rose, as normal deviates.
+
+    The next look is 2^`doublings` times as long as the first. The client spoilt `spoilt` looks, which do not count.
+    """
 
     load: float
     looks: int = 0
+    doublings: int = 0
+    spoilt: int = 0
+    growth_z: list[float] = field(default_factory=list)
     margins: list[float] = field(default_factory=list)
     in_flight: float = 0.0
     decision: Decision = Decision.CANNOT_TELL
@@ -91,6 +114,11 @@ class Trial:
     def estimate(self) -> ShareEstimate:
         """Share of good requests over all looks."""
         return estimate_share(self.margins, self.in_flight)
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether all looks together leave room for a queue that grows (Stouffer's sum of deviates)."""
+        return math.fsum(self.growth_z) > MOST_GROWTH_Z * math.sqrt(len(self.growth_z))
 
 
 class CapacitySearch:
@@ -122,21 +150,59 @@ class CapacitySearch:
                 return middle
         return None
 
-    def add(self, load: float, margins: Sequence[float], in_flight: float) -> Decision:
-        """Take in one look at a load: the margin (see `Slo.margin`) of each request, in order of sending."""
-        trial = self.trials.setdefault(load, Trial(load))
-        trial.looks += 1
+    def requests(self, load: float) -> int:
+        """How many requests to measure in the next look at a load, longer after one that was not steady."""
+        trial = self.trials.get(load)
+        return self.config.requests(load) << (0 if trial is None else trial.doublings)
+
+    def add(self, load: float, margins: Sequence[float], in_flight: float, growth_z: float | None = None) -> Decision:
+        """Take in one steady look at a load: the margin (see `Slo.margin`) of each request, in order of sending.
+
+        `growth_z` is its Window's.
+        """
+        trial = self._looked(load, growth_z)
         trial.margins.extend(margins)
         trial.in_flight = max(trial.in_flight, in_flight)
         estimate, confidence = trial.estimate, self.config.decision_confidence
         if estimate.lower(confidence) >= self.config.target_share:
-            trial.decision = Decision.MEETS
+            if trial.may_grow:
+                trial.doublings += 1
+            else:
+                trial.decision = Decision.MEETS
         elif estimate.upper(confidence) < self.config.target_share:
             trial.decision = Decision.MISSES
         return trial.decision
 
+    def add_unsteady(self, load: float, growth_z: float | None = None) -> Decision:
+        """Take in a look at a load from which nobody can tell: it uses up one of them."""
+        trial = self._looked(load, growth_z)
+        trial.doublings += 1
+        return trial.decision
+
+    def miss(self, load: float) -> Decision:
+        """Take in a look at a load that a queue grew at, or that the bound in flight kept from being sent."""
+        trial = self._looked(load, None)
+        trial.decision = Decision.MISSES
+        return trial.decision
+
+    def spoil(self, load: float, reason: str) -> None:
+        """Take in a look at a load at which the client was the limit: it is done again, or ends the search."""
+        trial = self.trials.setdefault(load, Trial(load))
+        trial.spoilt += 1
+        if trial.spoilt >= self.config.looks:
+            if not trial.looks:
+                del self.trials[load]
+            self.stop(load, reason if trial.spoilt == 1 else f"{reason} (in the last of {trial.spoilt} looks)")
+
+    def _looked(self, load: float, growth_z: float | None) -> Trial:
+        trial = self.trials.setdefault(load, Trial(load))
+        trial.looks += 1
+        if growth_z is not None:
+            trial.growth_z.append(growth_z)
+        return trial
+
     def stop(self, load: float, reason: str) -> None:
-        """End the search: at this load the client was the limit, or the run broke off."""
+        """End the search before this load is decided: the client was the limit, or the time is over."""
         self._obstacle = f"the search ended at {self._shown(load)}: {reason}"
 
     def statement(self) -> str:

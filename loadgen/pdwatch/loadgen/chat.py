@@ -44,6 +44,7 @@ from .outcome import classify
 from .percentiles import in_order, of_ordered
 from .plan import Dialect
 from .poller import Poller
+from .redactor import Redactor
 from .request import post_request
 from .sources.work import CHAT_PATH
 from .target import Target
@@ -88,7 +89,8 @@ class Answer:
 class ChatUser(locust.User):
     """A user with a streaming connection of its own to `host`. `model` is the one to ask for.
 
-    `dialect` says how a server shows the first token; see `pdwatch.loadgen.METRICS`.
+    `dialect` says how a server shows the first token; see `pdwatch.loadgen.METRICS`. With `promises_usage` false, for a
+    server that ignores `stream_options`, answers are complete without usage.
     """
 
     abstract = True
@@ -98,6 +100,7 @@ class ChatUser(locust.User):
     most_response_bytes = 16 * 2**20
     is_verified = True
     dialect: Dialect = "openai"
+    promises_usage = True
 
     def __init__(self, environment: Environment, *arguments: Any, **keywords: Any) -> None:
         super().__init__(environment, *arguments, **keywords)
@@ -108,6 +111,7 @@ class ChatUser(locust.User):
             self._token = os.environ.get(self.bearer_token_environment)
             if not self._token:
                 raise PlanError(f"environment variable {self.bearer_token_environment} holds no token; export it")
+        self._redactor = Redactor(self._token)
         context = tls_context(None, self.is_verified) if self._target.is_tls else None
         self._figures = shared.figures
         self._client = StreamClient(
@@ -129,9 +133,9 @@ class ChatUser(locust.User):
         request_id = f"{os.getpid()}-{number}"
         message = post_request(self._target, CHAT_PATH, request_id, body, True, self._token)
         exchange = self._client.exchange(message)
-        response = parse_response(exchange)
+        response = self._redactor.response(parse_response(exchange))
         assembled = assemble_body(response.body, response.headers)
-        outcome, detail = classify(exchange, response, assembled, is_streamed=True, promises_usage=True)
+        outcome, detail = classify(exchange, response, assembled, is_streamed=True, promises_usage=self.promises_usage)
         transcript = Transcript(
             request_id=request_id,
             arm="locust",
@@ -152,7 +156,8 @@ class ChatUser(locust.User):
             received=response.body,
             ended_seconds=exchange.ended_seconds,
             outcome=outcome,
-            outcome_detail=detail,
+            outcome_detail=self._redactor.text(detail),
+            promises_usage=self.promises_usage,
         )
         if exchange.detail is STOPPED:
             # what was raised to stop us ended the exchange, and no further.

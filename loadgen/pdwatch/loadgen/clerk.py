@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .assembly import Assembled
+from .errors import LoadgenError, PlanError
 from .journal import JOURNAL_NAME, JournalWriter
 from .live import Live
 from .messages import (
@@ -18,6 +19,7 @@ from .messages import (
     Closing,
     Ended,
     LiveFigures,
+    Opened,
     Opening,
     Order,
     PhaseFigures,
@@ -30,7 +32,7 @@ from .prepared import Kept, Prepared, Preparer
 from .recording import understand
 from .row import ROWS_NAME, RequestRow, RowWriter, row_of
 from .sources import Source, open_source
-from .steady import steady_window, whole_window
+from .steady import phase_window
 from .summary import margins, summarise
 from .transcript import Outcome
 
@@ -53,7 +55,12 @@ def _employed(clerk: Clerk) -> Iterator[Handle]:
 
 
 class Clerk:
-    """Answers the driver's messages."""
+    """Answers the driver's messages.
+
+    It keeps the rows of the phase under way, for the figures at its end are exact: 1 KiB a request and 16 bytes a
+    token, 8 each for the gap before it and the one before its chunk. That is 50 MB for 10,000 requests of 256 tokens;
+    summing up takes as much again for a moment.
+    """
 
     def __init__(self, plan: Plan, source: Source, bearer_token: str | None) -> None:
         self._plan = plan
@@ -84,19 +91,24 @@ class Clerk:
         """Close the files."""
         self._files.close()
 
-    def _open(self, message: Opening) -> Iterable[Any]:
+    def _open(self, message: Opening) -> Iterable[Opened]:
         directory = Path(message.directory)
-        self._journal = self._files.enter_context(JournalWriter(directory / JOURNAL_NAME))
-        self._rows_file = self._files.enter_context(RowWriter(directory / ROWS_NAME))
+        try:
+            self._journal = self._files.enter_context(JournalWriter(directory / JOURNAL_NAME))
+            self._rows_file = self._files.enter_context(RowWriter(directory / ROWS_NAME))
+        except OSError as error:
+            raise PlanError(f"{directory} cannot be written to ({error.strerror}); give another folder") from None
         if self._plan.metrics_port is not None:
             from .exposition import Exposition, serve_exposition
 
             self._exposition = Exposition(self._plan.slo)
             self._files.callback(serve_exposition(self._exposition, self._plan.metrics_port))
-        return ()
+        return (Opened(),)
 
     def _begin(self, message: Beginning) -> Iterable[Any]:
         self._preparer = Preparer(self._plan, self._source, message.phase, message.pair, self._bearer_token)
+        if self._exposition is not None:
+            self._exposition.begin(message.phase)
         self._kept.clear()
         self._rows.clear()
         self._live = Live(self._plan.slo)
@@ -120,9 +132,12 @@ class Clerk:
         transcript, assembled = understand(
             ended.exchange, ended.request_id, ended.label, ended.user, kept, preparer, self._plan.dialect
         )
-        journal.append(transcript)
         row = row_of(transcript, assembled, measure(transcript, assembled))
-        rows_file.append(row)
+        try:
+            journal.append(transcript)
+            rows_file.append(row)
+        except OSError as error:
+            raise LoadgenError(f"the journal cannot be written ({error.strerror}); make room on its disk") from error
         self._rows.append(row)
         self._live.add(row)
         if self._exposition is not None:
@@ -145,18 +160,17 @@ class Clerk:
 
     def _tell(self, asking: Asking) -> Iterator[LiveFigures]:
         if self._exposition is not None:
-            self._exposition.set_gauges(in_flight=asking.in_flight, users=asking.users)
+            self._exposition.set_gauges(
+                in_flight=asking.in_flight, users=asking.users, loop_lag_seconds=asking.loop_lag_seconds
+            )
         yield LiveFigures(self._live.figures(asking.now_seconds))
 
     def _conclude(self, closing: Closing) -> Iterator[PhaseFigures]:
         assert self._preparer is not None
-        starts, ends = closing.starts_seconds, closing.ends_seconds
-        if closing.reason is not None:
-            window = whole_window(starts, ends, closing.reason)
-        else:
-            window = steady_window(self._rows, closing.intended_in_flight, starts, ends)
-        summary = summarise(self._rows, window, self._plan.slo)
+        phase, slo = self._preparer.phase, self._plan.slo
+        window = phase_window(phase.load, closing.users, self._rows, closing.starts_seconds, closing.ends_seconds)
+        summary = summarise(self._rows, window, slo, unsent=closing.unsent)
         taken = None
-        if self._plan.search is not None and self._plan.slo is not None:
-            taken = tuple(margins(self._rows, window, self._plan.slo))
-        yield PhaseFigures(self._preparer.phase.index, asdict(window), summary.to_record(), taken)
+        if self._plan.search is not None and slo is not None:
+            taken = tuple(margins(self._rows, window, slo, unsent=closing.unsent))
+        yield PhaseFigures(phase.index, asdict(window), summary.to_record(), taken)

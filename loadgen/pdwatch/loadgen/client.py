@@ -13,6 +13,7 @@ from typing import Any, Final
 import gevent
 
 from .connection import Connection, Connector
+from .descriptors import is_own_limit
 from .exchange import End, Exchange
 from .framing import ResponseEnd
 from .meter import Meter
@@ -42,6 +43,7 @@ class StreamClient:
         self._greenlet: Any = None
         self._exchange: Exchange | None = None
         self._is_taken = False
+        self._is_held_up = False
         self._response = ResponseEnd()
         self._most_reads: int | None = None
         self._unsent: memoryview | None = None
@@ -67,7 +69,7 @@ class StreamClient:
         connection = self._connector.open()
         self._opening_seconds = time.monotonic() - started_seconds
         self._connection = connection
-        self._reading.receive = connection.receive
+        self._reading.receive, self._reading.receive_noted = connection.receive, connection.receive_noted
         self._poller.add(connection.descriptor, READABLE, self._event)
 
     def exchange(
@@ -83,6 +85,9 @@ class StreamClient:
             self.open()
         except OSError as error:
             exchange.end, exchange.detail = End.NO_CONNECTION, _reason(error)
+            if is_own_limit(error):
+                self._meter.note_refusal()
+                exchange.detail = f"this machine's own limit: {exchange.detail}"
         except gevent.GreenletExit:
             exchange.end, exchange.detail = End.CANCELLED, STOPPED
         connection = self._connection
@@ -105,8 +110,30 @@ class StreamClient:
         self._finish(connection, exchange)
         return exchange
 
+    def answer(self, exchange: Exchange) -> tuple[int | None, str | None]:
+        """Status and Retry-After of the last exchange's response, both None where it has not come whole."""
+        parser = self._response.parser
+        if exchange.end is End.CLOSED:
+            parser.connection_closed()
+        if exchange.end not in (End.ENDED, End.CLOSED) or not parser.is_complete:
+            return None, None
+        return parser.status, parser.headers.get("retry-after")
+
+    def hold_up(self) -> None:
+        """Its user rests after a failure: it is held up until its next request is sent."""
+        if not self._is_held_up:
+            self._is_held_up = True
+            self._meter.hold_up()
+
+    def let_go(self) -> None:
+        """Its user is held up no more."""
+        if self._is_held_up:
+            self._is_held_up = False
+            self._meter.let_go()
+
     def close(self) -> None:
         """Disconnect for good."""
+        self.let_go()
         self._timer.close()
         if self._connection is not None:
             self._disconnect()
@@ -136,6 +163,7 @@ class StreamClient:
         exchange = self._exchange
         assert exchange is not None
         self._unsent = memoryview(message)
+        self.let_go()
         exchange.sent_unix_seconds, exchange.sent_seconds = time.time(), time.monotonic()
         self._meter.sent(exchange.scheduled_seconds, exchange.sent_seconds)
         self._meter.unsent_bytes += len(message)

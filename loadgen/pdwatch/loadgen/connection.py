@@ -14,7 +14,8 @@ import gevent
 import gevent.monkey
 import gevent.socket
 
-from .poller import READABLE, WRITABLE, Poller
+from .arrival import note_arrivals
+from .poller import READABLE, WRITABLE, Poller, ReceiveNoted
 from .target import Target
 from .tls import Tls
 
@@ -70,6 +71,7 @@ class Connection:
         self.descriptor: int = raw.fileno()
         self.send: Callable[[bytes | memoryview], int] = raw.send
         self.receive: Callable[[bytearray], int] = raw.recv_into if tls is None else self._receive_sealed
+        self.receive_noted: ReceiveNoted = raw.recvmsg_into if tls is None else self._receive_sealed_noted
         self._socket = raw
         self._tls = tls
 
@@ -82,11 +84,14 @@ class Connection:
         self._socket.close()
 
     def _receive_sealed(self, buffer: bytearray) -> int:
+        return self._receive_sealed_noted([buffer], 0)[0]
+
+    def _receive_sealed_noted(self, buffers: list[bytearray], note_bytes: int) -> tuple[int, list[Any], int, Any]:
         assert self._tls is not None
-        with memoryview(buffer) as view:
-            count = self._socket.recv_into(view)
+        with memoryview(buffers[0]) as view:
+            count, notes, flags, address = self._socket.recvmsg_into(buffers, note_bytes)
             self._tls.take(view[:count])
-            return self._tls.read_into(view)
+            return self._tls.read_into(view), notes, flags, address
 
 
 class _Opening:
@@ -119,6 +124,7 @@ class _Opening:
             tls = Tls(context, target.host)
             self._shake_hands(tls)
         self._poller.remove(self._socket.fileno())
+        note_arrivals(self._socket)
         return Connection(self._socket, tls)
 
     def give_up(self) -> None:

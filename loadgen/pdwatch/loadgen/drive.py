@@ -1,8 +1,9 @@
 """The load generator as a process: `python -m pdwatch.loadgen.drive --plan PLAN.json --out DIR`.
 
-Standard output carries one JSON object a line: phase_start, progress each second, phase_end, and done at the end. Exit
-status: 0 all phases ran, 1 the run broke off, 3 it could not begin, 128 + n stopped by signal n. When it is not 0,
-standard error has one line that says why; the journal holds every request that ended, whatever the status.
+Standard output carries one JSON object a line: phase_start, progress each second, ended_early where a phase had to be,
+phase_end, and done at the end. Exit status: 0 all phases ran, 1 the run broke off, 3 it could not begin, 128 + n
+stopped by signal n. When it is not 0, standard error has one line that says why; the journal holds every request that
+ended, whatever the status.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from .descriptors import raise_limit
 from .errors import LoadgenError, PlanError, TargetUnreachable
 from .journal import JOURNAL_NAME
 from .plan import load_plan
@@ -55,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _drive(plan_path: Path, directory: Path, share: Share, is_in_step: bool) -> int:
     plan = load_plan(plan_path)
+    raise_limit()
     # the clerk begins as a copy of this process, which must not have gevent's loop yet.
     from .clerk import Clerk, start_clerk
 

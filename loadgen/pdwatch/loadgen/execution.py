@@ -12,6 +12,7 @@ from pathlib import Path
 
 import gevent
 
+from .descriptors import check_limit
 from .desk import Desk
 from .errors import PlanError
 from .journal import JOURNAL_NAME
@@ -21,6 +22,7 @@ from .pipe import Child
 from .plan import Plan
 from .poller import Poller
 from .reachability import check_targets
+from .row import ROWS_NAME
 from .session import Session, connectors
 from .share import Share
 
@@ -51,10 +53,18 @@ def execute(
     # locust tells its log of every spawn; what matters of it is in the report.
     logging.getLogger("locust").addHandler(logging.NullHandler())
     poller, meter = Poller(), Meter()
+    check_limit(plan, share)
     check_targets(plan, connectors(plan, poller), meter, plan.bearer_token())
     _prepare(directory)
     done = None
     with closing(Desk(clerk, poller, meter, share, directory)) as desk, closing(meter):
+        try:
+            desk.open()
+        except PlanError:
+            # nothing was sent: the same folder will do for the next try.
+            for name in (JOURNAL_NAME, ROWS_NAME):
+                (directory / name).unlink(missing_ok=True)
+            raise
         meter.watch(poller, {"driver": os.getpid(), "clerk": desk.process})
         gc.enable()
         if not signals:

@@ -1,8 +1,9 @@
 """The client's own figures for Prometheus, as `pdwatch_loadgen_*`.
 
-Histograms are of complete requests, warm-up and cool-down included, by arm and level; their help is the formula of
-METRICS. An SLO's limit is an edge of its histogram, so that the share within it is exact. With OpenMetrics each bucket
-carries its last request's id as exemplar, by which the transcript is found.
+Histograms are of complete requests, warm-up and cool-down included, by arm, level and load, which names the rate of an
+open loop; requests that were to be refused and were have the outcome `expected_error`. A histogram's help is the
+formula of METRICS. An SLO's limit is an edge of its histogram, so that the share within it is exact. With OpenMetrics
+each bucket carries its last request's id as exemplar, by which the transcript is found.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from prometheus_client.samples import Exemplar
 
 from .definitions import METRICS
 from .errors import PlanError
+from .plan import Phase
 from .row import RequestRow
 from .slo import Slo
 from .transcript import Outcome
@@ -61,7 +63,10 @@ _HISTOGRAMS: Final = {
     "scheduled_end_to_end_seconds": (_WHOLE_EDGES, "e2e"),
 }
 
-_Place = tuple[str, str]
+_EXPECTED_ERROR: Final = "expected_error"
+
+_Place = tuple[str, str, str]
+_LABELS: Final = ("arm", "level", "load")
 
 
 class Exposition(Collector):
@@ -70,16 +75,23 @@ class Exposition(Collector):
     def __init__(self, slo: Slo | None = None) -> None:
         self._slo = slo
         self._lock = Lock()
-        self._requests: Counter[tuple[str, str, str]] = Counter()
+        self._requests: Counter[tuple[str, str, str, str]] = Counter()
         self._sums: dict[str, Counter[_Place]] = {name: Counter() for name in ("good", "output", "prompt")}
         self._histograms: dict[str, dict[_Place, _Histogram]] = {name: {} for name in _HISTOGRAMS}
         self._gauges: dict[str, float] = {}
+        self._load = ""
+
+    def begin(self, phase: Phase) -> None:
+        """The requests to come are of this phase."""
+        with self._lock:
+            self._load = phase.load.title(phase.level)
 
     def observe(self, row: RequestRow) -> None:
         """Take in a request that has ended."""
-        place = row.arm, str(row.level)
+        outcome = _EXPECTED_ERROR if row.is_expected_error else row.outcome.value
         with self._lock:
-            self._requests[(*place, row.outcome.value)] += 1
+            place = row.arm, str(row.level), self._load
+            self._requests[(*place, outcome)] += 1
             if row.outcome is not Outcome.COMPLETE:
                 return
             self._sums["output"][place] += row.output_tokens or 0
@@ -104,9 +116,7 @@ class Exposition(Collector):
             yield from list(self._families())
 
     def _families(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily(
-            f"{PREFIX}_requests", "Requests that have ended.", labels=("arm", "level", "outcome")
-        )
+        requests = CounterMetricFamily(f"{PREFIX}_requests", "Requests that have ended.", labels=(*_LABELS, "outcome"))
         for labels, count in sorted(self._requests.items()):
             requests.add_metric(labels, count)
         yield requests
@@ -117,7 +127,7 @@ class Exposition(Collector):
         if self._slo is not None:
             totals["good"] = ("good_requests", f"Complete requests within the SLO: {self._slo}.")
         for key, (name, text) in totals.items():
-            family = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=("arm", "level"))
+            family = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=_LABELS)
             for place, total in sorted(self._sums[key].items()):
                 family.add_metric(place, total)
             yield family
@@ -125,7 +135,7 @@ class Exposition(Collector):
             histograms = self._histograms.get(metric.name)
             if histograms:
                 text = f"{metric.title}: {metric.formula}."
-                shown = HistogramMetricFamily(f"{PREFIX}_{metric.name}", text, labels=("arm", "level"))
+                shown = HistogramMetricFamily(f"{PREFIX}_{metric.name}", text, labels=_LABELS)
                 for place, histogram in sorted(histograms.items()):
                     shown.add_metric(place, histogram.buckets(), histogram.total)
                 yield shown

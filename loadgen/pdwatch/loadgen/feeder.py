@@ -19,6 +19,8 @@ from .transcript import Label
 # beside one request for each user, which is what all of them may take at once.
 _RESERVE: Final = 16
 _FILL_SECONDS: Final = 60.0
+# how often a wait for requests looks whether it is still worth it.
+_LOOK_SECONDS: Final = 0.05
 
 
 @dataclass(slots=True)
@@ -44,11 +46,19 @@ class Feeder:
         self._shelves: dict[Label, _Shelf] = {}
         self._arrived = Event()
 
-    def begin(self, phase: Phase, pair: int, most: dict[Label, int | None], first: dict[Label, int]) -> None:
-        """Wait until a phase's first requests are ready. Raises LoadgenError when their maker has failed.
+    def begin(
+        self,
+        phase: Phase,
+        pair: int,
+        most: dict[Label, int | None],
+        first: dict[Label, int],
+        is_stopped: Callable[[], bool],
+    ) -> None:
+        """Wait until a phase's first requests are ready, or the run is stopped.
 
-        `most` are the requests of each label that will ever be taken, None if nobody knows; `first` is the place among
-        this driver's requests at which a label begins, 0 unless it is named.
+        Raises LoadgenError when their maker has failed. `most` are the requests of each label that will ever be taken,
+        None if nobody knows; `first` is the place among this driver's requests at which a label begins, 0 unless it is
+        named.
         """
         self._phase_index = phase.index
         users = self.share.count(phase.level)
@@ -61,9 +71,10 @@ class Feeder:
         deadline_seconds = time.monotonic() + _FILL_SECONDS
         while any(len(shelf.ready) < shelf.ordered for shelf in self._shelves.values()):
             self._helper.check()
-            self._arrived.clear()
-            if not self._arrived.wait(deadline_seconds - time.monotonic()):
+            if is_stopped() or time.monotonic() >= deadline_seconds:
                 return
+            self._arrived.clear()
+            self._arrived.wait(_LOOK_SECONDS)
 
     def take(self, label: Label) -> Prepared:
         """The label's next request; the caller waits in the rare case that it is not ready.

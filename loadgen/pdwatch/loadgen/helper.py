@@ -24,10 +24,14 @@ _END: Final = object()
 
 
 class Helper:
-    """Exchanges messages with a child. `receivers` says who takes its answers, by their type."""
+    """Exchanges messages with a child. `receivers` says who takes its answers, by their type.
+
+    `error_class` is what its failure is raised as.
+    """
 
     def __init__(self, child: Child, poller: Poller, receivers: Mapping[type, Callable[[Any], None]]) -> None:
         self.process = child.process
+        self.error_class: type[LoadgenError] = LoadgenError
         self._pair = child.pair
         self._poller = poller
         self._receivers = receivers
@@ -53,7 +57,7 @@ class Helper:
     def check(self) -> None:
         """Raises LoadgenError when the child has failed."""
         if self._error is not None:
-            raise LoadgenError(self._error)
+            raise self.error_class(self._error)
 
     def close(self) -> None:
         """Let the child finish what it was given, and end. Raises LoadgenError when it failed."""
@@ -122,7 +126,7 @@ class Helper:
         with memoryview(self._poller.buffer) as view:
             for message in self._unframer.feed(view[:count]):
                 if isinstance(message, Failure):
-                    self._error = f"the helper process failed: {message.text}"
+                    self._error = message.text
                 else:
                     self._receivers[type(message)](message)
 

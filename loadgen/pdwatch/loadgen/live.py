@@ -41,6 +41,7 @@ class Live:
     def __init__(self, slo: Slo | None = None) -> None:
         self._slo = slo
         self._outcomes: Counter[str] = Counter()
+        self._expected_errors = 0
         self._good = 0
         self._first_token = LiveHistogram()
         self._per_token = LiveHistogram()
@@ -51,6 +52,7 @@ class Live:
     def add(self, row: RequestRow) -> None:
         """Take in a request that has ended."""
         self._outcomes[row.outcome.value] += 1
+        self._expected_errors += row.is_expected_error
         if self._started_seconds is None or row.sent_seconds < self._started_seconds:
             self._started_seconds = row.sent_seconds
         if row.outcome is not Outcome.COMPLETE:
@@ -69,10 +71,11 @@ class Live:
             self._ended.popleft()
         started = now_seconds if self._started_seconds is None else self._started_seconds
         seconds = min(_RATE_SECONDS, now_seconds - started)
-        eligible = self._outcomes.total() - self._outcomes[Outcome.CANCELLED.value]
+        eligible = self._outcomes.total() - self._outcomes[Outcome.CANCELLED.value] - self._expected_errors
         has_rate = seconds > 0
         return {
             "outcomes": dict(self._outcomes),
+            "expected_errors": self._expected_errors,
             "ttft_p50_seconds": self._first_token.percentile(50),
             "ttft_p99_seconds": self._first_token.percentile(99),
             "tpot_p50_seconds": self._per_token.percentile(50),

@@ -52,20 +52,25 @@ class Asking:
     now_seconds: float
     in_flight: int
     users: int
+    loop_lag_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
     """To the clerk: all requests of the phase have been told of; its measured part began and ended at these times.
 
-    `intended_in_flight` is the users of a closed loop, None where the load has no steady number of them; `reason` says
-    why the whole measured part is the window then.
+    `users` are this driver's, `unsent` how many requests fell due meanwhile and were never sent.
     """
 
     starts_seconds: float
     ends_seconds: float
-    intended_in_flight: int | None
-    reason: str | None
+    users: int
+    unsent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """From the clerk: the answer to Opening, once everything is there that it writes to or listens on."""
 
 
 @dataclass(frozen=True, slots=True)

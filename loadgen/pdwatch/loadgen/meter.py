@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from array import array
 from typing import Final
@@ -23,9 +24,12 @@ class Meter:
     def __init__(self) -> None:
         self.unsent_bytes = 0
         self.in_flight = 0
+        self.held_up = 0
         self._processes: dict[str, int] = {}
         self._lags: array[float] = array("d")
         self._due_seconds = 0.0
+        self._sent = 0
+        self._most_in_flight = 0
         self._alarm: Alarm | None = None
         self._most_unsent_bytes = 0
         self._most_sending_seconds = 0.0
@@ -42,12 +46,14 @@ class Meter:
 
     def begin(self) -> None:
         """Forget what was counted so far."""
+        self._catch_up()
         self._reset(time.monotonic())
 
     def sent(self, scheduled_seconds: float | None, sent_seconds: float) -> None:
         """A request goes out; it is in flight until `ended`."""
         self._flow(sent_seconds)
         self.in_flight += 1
+        self._most_in_flight = max(self._most_in_flight, self.in_flight)
         self._sent += self._is_flowing
         if scheduled_seconds is not None:
             self._schedule_lags.append(sent_seconds - scheduled_seconds)
@@ -56,6 +62,24 @@ class Meter:
         """A request has ended."""
         self._flow(ended_seconds)
         self.in_flight -= 1
+
+    def hold_up(self) -> None:
+        """A user rests after a failure; it is held up until `let_go`."""
+        self._flow(time.monotonic())
+        self.held_up += 1
+
+    def let_go(self) -> None:
+        """A user is held up no more: its next request is about to be sent, or it has none."""
+        self._flow(time.monotonic())
+        self.held_up -= 1
+
+    def held_up_mean(self) -> float:
+        """Users held up, on average since `begin` up to `stop_flow`."""
+        return self._held_up_seconds / self.flow_seconds if self.flow_seconds > 0 else 0.0
+
+    def note_refusal(self) -> None:
+        """This machine itself refused a connection, for want of descriptors, ports or memory."""
+        self._refusals += 1
 
     def note_backlog(self) -> None:
         """A request has not gone out whole at once."""
@@ -85,8 +109,14 @@ class Meter:
         self.flow_seconds = now_seconds - self._began_seconds
         self._is_flowing = False
 
-    def facts(self, intended_in_flight: float | None, intended_rate_per_second: float | None) -> ClientFacts:
+    def facts(
+        self,
+        intended_in_flight: float | None,
+        intended_rate_per_second: float | None,
+        bound_in_flight: int | None = None,
+    ) -> ClientFacts:
         """What was counted since `begin`; the flow ends with `stop_flow`."""
+        self._catch_up()
         elapsed_seconds = time.monotonic() - self._began_seconds
         flow_seconds = self.flow_seconds
         used = {name: seconds - self._used.get(name, 0.0) for name, seconds in self._cpu_seconds().items()}
@@ -108,6 +138,10 @@ class Meter:
             send_backlog_most_bytes=self._most_unsent_bytes,
             send_backlog_most_seconds=self._most_sending_seconds,
             requests_made_late=self._made_late,
+            most_in_flight=self._most_in_flight,
+            bound_in_flight=bound_in_flight,
+            client_refusals=self._refusals,
+            back_off_seconds=self._held_up_seconds,
         )
 
     def close(self) -> None:
@@ -122,6 +156,9 @@ class Meter:
         self._is_flowing = True
         self._flowed_seconds = now_seconds
         self._in_flight_seconds = 0.0
+        self._held_up_seconds = 0.0
+        self._most_in_flight = self.in_flight
+        self._refusals = 0
         self._sent = 0
         self._made_late = 0
         self._most_unsent_bytes = 0
@@ -136,14 +173,23 @@ class Meter:
         # ends are told in the order of their being noticed, so that one may lie before what was told last.
         if self._is_flowing and now_seconds > self._flowed_seconds:
             self._in_flight_seconds += self.in_flight * (now_seconds - self._flowed_seconds)
+            self._held_up_seconds += self.held_up * (now_seconds - self._flowed_seconds)
             self._flowed_seconds = now_seconds
 
     def _lag(self) -> None:
-        now_seconds = time.monotonic()
-        self._lags.append(now_seconds - self._due_seconds)
-        self._due_seconds = now_seconds + LAG_SECONDS
+        self._catch_up()
         if self._alarm is not None:
             self._alarm.set(self._due_seconds)
+
+    def _catch_up(self) -> None:
+        """Count every ring that is due by now: a loop that stood still was late for each one that it missed."""
+        if self._alarm is None:
+            return
+        now_seconds = time.monotonic()
+        missed = max(0, math.floor((now_seconds - self._due_seconds) / LAG_SECONDS) + 1)
+        lag_seconds = now_seconds - self._due_seconds
+        self._lags.extend(max(0.0, lag_seconds - number * LAG_SECONDS) for number in range(missed))
+        self._due_seconds += missed * LAG_SECONDS
 
     def _cpu_seconds(self) -> dict[str, float]:
         return {name: time.clock_gettime((~process << 3) | _CPU_CLOCK) for name, process in self._processes.items()}

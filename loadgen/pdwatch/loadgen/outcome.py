@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from .assembly import Assembled
 from .exchange import End, Exchange
 from .framing import Response
@@ -15,6 +17,9 @@ _OUTCOMES = {
     End.TIMEOUT: Outcome.TIMEOUT,
     End.CANCELLED: Outcome.CANCELLED,
 }
+# why a stream of a server that ignores `stream_options` is truncated; a plan with `promises_usage` false takes it.
+NO_USAGE: Final = "no usage"
+
 _SERVERS_OWN = (End.ENDED, End.CLOSED, End.BROKEN)
 
 

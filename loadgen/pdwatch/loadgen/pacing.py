@@ -38,10 +38,13 @@ class Turn:
 class Pace(Protocol):
     """Users call `turn` between their requests; None tells that the phase has no more for them.
 
-    `users` is how many this driver has for it.
+    `users` is how many this driver has for it; `bound` is how many it may come to have where their number follows the
+    need, None where it is fixed. `follows_answers` tells that what is sent waits for what came of earlier requests.
     """
 
     users: int
+    bound: int | None
+    follows_answers: bool
 
     @property
     def is_exhausted(self) -> bool:
@@ -70,6 +73,10 @@ class Pace(Protocol):
 
     def intended_in_flight(self, starts_seconds: float, ends_seconds: float) -> float | None:
         """Requests meant to be in flight, on average over a time; None where the load does not say."""
+        ...
+
+    def end(self) -> None:
+        """Nothing more will be sent: no turn falls due any more, and those that wait stay ungiven."""
         ...
 
     def close(self) -> None:
@@ -115,6 +122,9 @@ def _delay_seconds(load: ClosedLoad | RampLoad, level: int, number: int) -> floa
 class UsersPace:
     """A closed loop whose users begin after the given delays."""
 
+    bound: int | None = None
+    follows_answers = True
+
     def __init__(self, delays_seconds: list[float]) -> None:
         self.users = len(delays_seconds)
         self.is_exhausted = False
@@ -148,6 +158,9 @@ class UsersPace:
             return None
         begun = (max(starts_seconds, self._start_seconds + delay) for delay in self._delays_seconds)
         return sum(max(0.0, ends_seconds - seconds) for seconds in begun) / (ends_seconds - starts_seconds)
+
+    def end(self) -> None:
+        pass
 
     def close(self) -> None:
         self._closed.set()
@@ -216,12 +229,16 @@ class _Queue:
 class SchedulePace:
     """An open loop: turns fall due at absolute times, and wait when no user is free."""
 
+    follows_answers = False
+
     def __init__(self, offsets_seconds: Iterable[float], users: int, most_users: int, poller: Poller) -> None:
         self.users = users
         self._offsets: Iterator[float] = iter(offsets_seconds)
+        self.bound: int | None = most_users
         self._most_users = most_users
         self._queue = _Queue(poller)
         self._late: deque[float] = deque()
+        self._has_ended = False
         self._start_seconds = 0.0
         self._next_seconds: float | None = math.inf
         self._due = 0
@@ -229,7 +246,7 @@ class SchedulePace:
 
     @property
     def is_exhausted(self) -> bool:
-        return self._next_seconds is None and not self._late
+        return self._has_ended or (self._next_seconds is None and not self._late)
 
     def begin(self, start_seconds: float, measured_seconds: float) -> None:
         self._start_seconds = start_seconds
@@ -239,11 +256,13 @@ class SchedulePace:
         if self._queue.is_closed:
             return None
         waiting = self._queue.come(place)
-        if self._late:
+        if self._late and not self._has_ended:
             self._queue.give(Turn(self._late.popleft()))
         return self._queue.wait(waiting)
 
     def missing_users(self) -> int:
+        if self.is_exhausted:
+            return 0
         reserve = max(_LEAST_RESERVE, self._queue.busy // 4)
         wanted = self._queue.busy + len(self._late) + reserve
         missing = max(0, min(wanted, self._most_users) - self.users)
@@ -258,6 +277,10 @@ class SchedulePace:
 
     def intended_in_flight(self, starts_seconds: float, ends_seconds: float) -> float | None:
         return None
+
+    def end(self) -> None:
+        self._has_ended = True
+        self._next_seconds = None
 
     def close(self) -> None:
         if not self._queue.is_closed:
@@ -291,6 +314,9 @@ class SchedulePace:
 class WavesPace:
     """Waves of turns, each given when all users of the one before are back."""
 
+    bound: int | None = None
+    follows_answers = True
+
     def __init__(self, sizes: list[int], repeats: int, users: int, poller: Poller) -> None:
         self.users = users
         self.is_exhausted = False
@@ -321,6 +347,9 @@ class WavesPace:
 
     def intended_in_flight(self, starts_seconds: float, ends_seconds: float) -> float | None:
         return None
+
+    def end(self) -> None:
+        pass
 
     def close(self) -> None:
         self._queue.close()

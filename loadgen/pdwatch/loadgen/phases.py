@@ -18,11 +18,13 @@ from gevent.event import AsyncResult, Event
 from .capacity import CapacitySearch
 from .crowd import Crowd
 from .errors import LoadgenError
-from .load import ClosedLoad, OpenLoad, ReplayLoad
+from .load import OpenLoad, ReplayLoad
 from .messages import Asking, Closing, PhaseFigures
 from .pacing import Pace, make_pace, warm_up_requests
 from .plan import Phase
+from .search import Look, looks
 from .session import PhaseRun, Session
+from .steady import Window
 from .transcript import Label, Outcome
 from .validity import ClientFacts, Validity, judge_validity
 
@@ -66,25 +68,18 @@ class PhaseRunner:
         self._stop.set()
 
     def _search(self, search: CapacitySearch, template: Phase) -> dict[str, Any] | None:
-        index = 0
-        while (load := search.next_load()) is not None:
-            wanted: dict[str, Any] = {"index": index, "requests": search.config.requests(load)}
-            if isinstance(template.load, OpenLoad):
-                wanted["load"] = template.load.model_copy(update={"rate_per_second": load})
-            else:
-                wanted["level"] = int(load)
+        phases = 0
+        for look in looks(search, template):
 
-            def decide(figures: PhaseFigures, validity: Validity, load: float = load) -> dict[str, Any]:
-                if not validity.is_valid:
-                    search.stop(load, f"the client was the limit: {validity.reasons[0]}")
-                    return {"decision": None}
-                in_flight = figures.summary["in_flight_mean"] or load
-                return {"decision": search.add(load, figures.margins or (), in_flight).value}
+            def decide(figures: PhaseFigures, validity: Validity, look: Look = look) -> dict[str, Any]:
+                in_flight = figures.summary["in_flight_mean"]
+                decision = look.decide(Window(**figures.window), figures.margins or (), in_flight, validity)
+                return {"decision": decision}
 
-            if self._run_phase(template.model_copy(update=wanted), {"search_load": load}, decide) is None:
+            if self._run_phase(look.phase, {"search_load": look.load}, decide) is None:
                 return None
-            index += 1
-        return {"phases": index, "capacity": search.statement()}
+            phases += 1
+        return {"phases": phases, "capacity": search.statement()}
 
     def _run_phase(
         self,
@@ -110,6 +105,7 @@ class PhaseRunner:
             "summary": figures.summary,
             "client": facts.model_dump(mode="json"),
             "validity": validity.model_dump(mode="json"),
+            **({} if run.ended_early is None else {"ended_early": run.ended_early}),
             **extra,
         }
         if decide is not None:
@@ -126,16 +122,16 @@ class PhaseRunner:
         run = PhaseRun(phase, session.plan.target(phase), pace, left)
         key = (phase.arm, phase.level)
         pair = self._pairs[key] = self._pairs.get(key, -1) + 1
-        most: dict[Label, int | None] = {Label.WARMUP: None} if phase.warmup_seconds else {}
+        most: dict[Label, int | None] = {Label.WARMUP: None} if phase.lead_seconds else {}
         first = {}
         if isinstance(phase.load, ReplayLoad):
-            first[Label.MEASURED] = warm_up_requests(phase.load, share, phase.warmup_seconds)
+            first[Label.MEASURED] = warm_up_requests(phase.load, share, phase.lead_seconds)
         most[Label.MEASURED] = left
         if not run.has_own_end:
             most[Label.COOLDOWN] = None
         self._crowd.resize(pace.users)
         session.open(run)
-        session.desk.feeder.begin(phase, pair, most, first)
+        session.desk.feeder.begin(phase, pair, most, first, self._stop.is_set)
         # one that cannot connect is ready too: its first request tells why.
         limit_seconds = time.monotonic() + 2 * session.plan.connect_timeout_seconds * (1 + pace.users / 64)
         self._wait(run, limit_seconds, lambda: run.ready >= pace.users)
@@ -160,34 +156,44 @@ class PhaseRunner:
         longest_request_seconds = plan.connect_timeout_seconds + plan.request_timeout_seconds
         run.begin()
         self._report({"event": "phase_start", **_names(run.phase), "target": run.target.url, **_window(run)})
-        self._wait(run, run.window_starts_seconds, lambda: run.is_sent)
+
+        def is_over() -> bool:
+            return run.is_sent or run.is_unreachable(plan.unreachable_seconds)
+
+        self._wait(run, run.window_starts_seconds, is_over)
         meter.begin()
         due = pace.due()
-        self._wait(run, run.window_ends_seconds, lambda: run.is_sent)
+        self._wait(run, run.window_ends_seconds, is_over)
         meter.stop_flow()
+        if run.ended_early is not None:
+            self._end_early(run, run.ended_early)
         now_due, elapsed_seconds = pace.due(), meter.flow_seconds
         rate = None if due is None or now_due is None or not elapsed_seconds else (now_due - due) / elapsed_seconds
         in_flight = pace.intended_in_flight(run.window_starts_seconds, time.monotonic())
+        if in_flight is not None:
+            # users that rest after the server's failures are not meant to be in flight.
+            in_flight = max(0.0, in_flight - meter.held_up_mean())
         limit_seconds = time.monotonic() + longest_request_seconds
         self._wait(run, limit_seconds, lambda: not (run.in_flight[Label.MEASURED] or self._unsent(run)))
-        if run.has_own_end:
+        if run.has_own_end and run.ended_early is None:
             run.window_ends_seconds = run.last_measured_seconds or time.monotonic()
-        facts = meter.facts(None if _is_short(run) else in_flight, rate)
+        facts = meter.facts(None if _is_short(run) else in_flight, rate, pace.bound)
         self._measured_ended(run)
         pace.close()
         self._wait(run, time.monotonic() + longest_request_seconds, lambda: not run.in_flight.total())
         return facts
 
+    def _end_early(self, run: PhaseRun, reason: str) -> None:
+        """Send nothing more; what has been sent so far is all that the phase has."""
+        now_seconds = time.monotonic()
+        run.pace.end()
+        run.window_starts_seconds = min(run.window_starts_seconds, now_seconds)
+        run.window_ends_seconds = now_seconds
+        self._report({"event": "ended_early", **_names(run.phase), "reason": reason})
+
     def _conclude(self, run: PhaseRun) -> PhaseFigures | None:
-        load = run.phase.load
-        is_steady = isinstance(load, OpenLoad | ClosedLoad)
-        users = run.phase.level if isinstance(load, ClosedLoad) else None
-        closing = Closing(
-            run.window_starts_seconds,
-            run.window_ends_seconds,
-            None if users is None else self._session.share.count(users),
-            None if is_steady else f"{load.kind}: not meant to be steady",
-        )
+        users = self._session.share.count(run.phase.level)
+        closing = Closing(run.window_starts_seconds, run.window_ends_seconds, users, measured_unsent(run))
         answer: AsyncResult = self._desk.conclude(closing)
         self._wait(run, time.monotonic() + _RECORDING_SECONDS, answer.ready)
         if self._stop.is_set():
@@ -199,8 +205,8 @@ class PhaseRunner:
 
     @staticmethod
     def _unsent(run: PhaseRun) -> int:
-        """Measured requests that are due and that no user has been free for."""
-        return run.pace.waiting(run.window_ends_seconds)
+        """Measured requests that are due, that no user has been free for, and that will still be sent."""
+        return 0 if run.ended_early is not None else run.unsent(run.window_ends_seconds)
 
     def _wait(self, run: PhaseRun, until_seconds: float, is_over: Callable[[], bool]) -> None:
         session = self._session
@@ -214,7 +220,8 @@ class PhaseRunner:
                 # the clerk has had one round's time to answer.
                 self._report({"event": "progress", **_names(run.phase), **self._counts(run), **_rate(run)})
             if is_asked := now >= next_report_seconds:
-                self._desk.ask(Asking(now, run.in_flight.total(), run.pace.users))
+                lag_seconds = session.meter.longest_lag_seconds()
+                self._desk.ask(Asking(now, run.in_flight.total(), run.pace.users, lag_seconds))
                 next_report_seconds += _PROGRESS_SECONDS
             self._stop.wait(min(_POLL_SECONDS, until_seconds - now))
         session.check()
@@ -233,7 +240,8 @@ class PhaseRunner:
             "label": run.label(time.monotonic()).value,
             "sent": {label.value: run.sent[label] for label in Label},
             "in_flight": run.in_flight.total(),
-            "unsent": run.pace.waiting(math.inf),
+            "users": run.pace.users,
+            "unsent": run.unsent(math.inf),
             "ended": sum(counted.values()),
             "completed": sum(count for (_, outcome), count in counted.items() if outcome is Outcome.COMPLETE),
             "measured": sum(count for (label, _), count in counted.items() if label is Label.MEASURED),
@@ -244,8 +252,17 @@ class PhaseRunner:
         }
 
 
+def measured_unsent(run: PhaseRun) -> int:
+    """Requests due in the measured part that were never sent, because no user was free for them in time."""
+    unsent = run.pace.waiting(run.window_ends_seconds) - run.pace.waiting(run.window_starts_seconds)
+    return unsent if run.left is None else min(unsent, run.left)
+
+
 def _names(phase: Phase) -> dict[str, Any]:
-    return {"phase": phase.index, "arm": phase.arm, "level": phase.level, "load": phase.load.kind}
+    names = {"phase": phase.index, "arm": phase.arm, "level": phase.level, "load": phase.load.kind}
+    if isinstance(phase.load, OpenLoad):
+        names["rate_per_second"] = phase.load.rate_per_second
+    return names | {"requests": phase.requests}
 
 
 def _window(run: PhaseRun) -> dict[str, Any]:

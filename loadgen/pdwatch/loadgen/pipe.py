@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from .errors import LoadgenError
+
 _LENGTH: Final = struct.Struct("<I")
 _BUFFER_BYTES: Final = 256 * 1024
 _NICE: Final = 10
@@ -23,7 +25,7 @@ Handle = Callable[[Any], Iterable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A child's last message: why it could not go on, in one line."""
+    """A child's last message: why it could not go on, in one line that names the remedy where it is one of ours."""
 
     text: str
 
@@ -111,10 +113,15 @@ def _serve(pair: socket.socket, make_handle: Callable[[], contextlib.AbstractCon
                     os.sched_yield()
                 _send(pair, answers)
     except Exception as error:  # whatever it is, the parent is told, and ends the run
-        answers += frame(Failure(f"{type(error).__name__}: {error}"))
+        is_ours = isinstance(error, LoadgenError)
+        answers += frame(Failure(str(error) if is_ours else f"the helper process failed: {_line(error)}"))
         _send(pair, answers)
         return 1
     return 0
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _batches(pair: socket.socket) -> Iterator[Iterator[Any]]:

@@ -23,10 +23,10 @@ Dialect = Literal["sglang", "openai"]
 
 LONGEST_REQUEST_ID_ARM: Final = 32
 
-# task numbers read as LEVEL PAIR LABEL SEQUENCE in decimal: 16 0 0 000123 is the 124th measured request of level 16.
+# task numbers read as LEVEL PAIR LABEL SEQUENCE in decimal: 16 000 0 000123 is the 124th measured request of level 16.
 SEQUENCE_SPAN: Final = 1_000_000
 _LABEL_SPAN: Final = 10
-_PAIR_SPAN: Final = 10
+_PAIR_SPAN: Final = 1000
 _LABEL_DIGIT: Final = {Label.MEASURED: 0, Label.WARMUP: 1, Label.COOLDOWN: 2}
 
 
@@ -40,6 +40,8 @@ class Phase(_Frozen):
     `level` is the most requests in flight: the users of a closed loop. The measured part ends after `window_seconds`,
     or with `requests` when so many measured requests have been sent; the load goes on until they have all ended, except
     after `requests`, where nothing further is sent. Waves and replays end by themselves.
+
+    The warm-up lasts `warmup_seconds`, and at least until a ramp or a staggered start has brought in its last user.
     """
 
     index: int = Field(ge=0)
@@ -49,6 +51,11 @@ class Phase(_Frozen):
     window_seconds: float = Field(default=10.0, gt=0)
     requests: int | None = Field(default=None, ge=1, le=SEQUENCE_SPAN)
     load: Load = ClosedLoad()
+
+    @property
+    def lead_seconds(self) -> float:
+        """Time from the start to the measured part."""
+        return max(self.warmup_seconds, self.load.growing_seconds(self.level))
 
     @model_validator(mode="after")
     def _waves_fit(self) -> Self:
@@ -64,7 +71,9 @@ class Plan(_Frozen):
     `request_timeout_seconds` bounds one request from its sending to its last byte. `ca_file` holds the certificates
     that a target's is checked against, instead of the system's. `proxy` is the only one ever used: it is asked for a
     tunnel to each target. With `search` the one phase is repeated at other loads, which depend on what the earlier ones
-    showed. `metrics_port` serves the client's own metrics to Prometheus, on this host only.
+    showed. `metrics_port` serves the client's own metrics to Prometheus, on this host only. A level ends early when for
+    `unreachable_seconds` every request that ended had failed to connect. With `promises_usage` false, for a server that
+    ignores `stream_options`, answers are complete without usage, and have no metrics that count tokens.
     """
 
     seed: int = Field(ge=0)
@@ -77,7 +86,9 @@ class Plan(_Frozen):
     cancel_rate: float = Field(default=0.12, ge=0, le=1)
     connect_timeout_seconds: float = Field(default=5.0, gt=0)
     request_timeout_seconds: float = Field(default=60.0, gt=0)
+    unreachable_seconds: float = Field(default=30.0, gt=0)
     most_response_bytes: int = Field(default=16 * 2**20, ge=1024)
+    promises_usage: bool = True
     bearer_token_environment: str | None = None
     ca_file: Path | None = None
     is_verified: bool = True

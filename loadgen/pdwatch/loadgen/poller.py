@@ -1,8 +1,8 @@
 """One epoll for all sockets of this process, read in gevent's hub.
 
 A read costs a receive, a stamp and an append, and no switch of greenlets: a greenlet runs again only when what it
-waits for is over. All sockets that are ready are read before any such greenlet runs, so that none of them delays the
-stamp of another.
+waits for is over. The stamp is the time of arrival as the kernel noted it. All sockets that are ready are read before
+any such greenlet runs, so that a response that is over delays the end of no other.
 """
 
 from __future__ import annotations
@@ -15,16 +15,22 @@ from typing import Any, Final
 import gevent
 import gevent.monkey
 
+from .arrival import NOTE_BYTES, ArrivalClock
+
 READ_BYTES: Final = 256 * 1024
 READABLE: Final = 1
 WRITABLE: Final = 4
 
-_MOST_EVENTS: Final = 512
+_MOST_EVENTS: Final = 2048
 
 # after so many calls, which may each send a request, what has arrived meanwhile is read first.
 _CALLS: Final = 8
 
 _epoll: Any = gevent.monkey.get_original("select", "epoll")
+
+
+# as a socket's recvmsg_into: how many bytes came, and what the kernel noted of them.
+ReceiveNoted = Callable[[list[bytearray], int], tuple[int, list[tuple[int, int, bytes]], int, Any]]
 
 
 class Reading:
@@ -34,9 +40,21 @@ class Reading:
     called in the hub, must not block, and end the response by `Poller.wake`.
     """
 
-    __slots__ = ("add_size", "add_stamp", "closed", "failed", "look", "most_bytes", "raw", "receive", "tail")
+    __slots__ = (
+        "add_size",
+        "add_stamp",
+        "closed",
+        "failed",
+        "look",
+        "most_bytes",
+        "raw",
+        "receive",
+        "receive_noted",
+        "tail",
+    )
 
     receive: Callable[[bytearray], int]
+    receive_noted: ReceiveNoted
     raw: bytearray
     add_stamp: Callable[[float], None]
     add_size: Callable[[int], None]
@@ -59,6 +77,7 @@ class Poller:
         self._calls: deque[Callable[[], Any]] = deque()
         self._is_running = False
         self.buffer = bytearray(READ_BYTES)
+        self._arrivals = ArrivalClock()
         self._watcher: Any = self._hub.loop.io(self._sockets.fileno(), 1)
         self._watcher.start(self._ready)
 
@@ -136,9 +155,11 @@ class Poller:
             self._is_running = False
 
     def _read(self) -> None:
-        readings, buffer, clock = self._readings, self.buffer, time.monotonic
-        view = memoryview(buffer)
-        for descriptor, events in self._sockets.poll(0, _MOST_EVENTS):
+        readings, buffer, clock, arrived = self._readings, self.buffer, time.monotonic, self._arrivals.seconds
+        buffers, view = [buffer], memoryview(buffer)
+        ready = self._sockets.poll(0, _MOST_EVENTS)
+        is_noted = self._arrivals.look()
+        for descriptor, events in ready:
             reading = readings.get(descriptor)
             if reading is None or events != READABLE:
                 self._other(descriptor, events)
@@ -146,14 +167,19 @@ class Poller:
                 if reading is None or events == WRITABLE:
                     continue
             try:
-                count = reading.receive(buffer)
+                if is_noted:
+                    count, notes, _, _ = reading.receive_noted(buffers, NOTE_BYTES)
+                    seconds = arrived(notes)
+                else:
+                    count = reading.receive(buffer)
+                    seconds = clock()
             except OSError as error:
                 reading.failed(error)
                 continue
             if not count:
                 reading.closed()
                 continue
-            reading.add_stamp(clock())
+            reading.add_stamp(seconds)
             reading.add_size(count)
             raw = reading.raw
             raw += view[:count]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .plan import Phase, Plan, task_number
+from .redactor import Redactor
 from .request import Cancel, cancel_for, post_request
 from .sources.work import Source, Work
 from .target import Target
@@ -13,13 +14,17 @@ from .transcript import Label
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request's bytes on the wire. `may_go_on`: its answer may bring the next request of its conversation."""
+    """A request's bytes on the wire. `may_go_on`: its answer may bring the next request of its conversation.
+
+    `is_refusable`: it is such that a server should refuse it.
+    """
 
     request_id: str
     sequence: int
     message: bytes
     cancel: Cancel | None
     may_go_on: bool
+    is_refusable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,8 @@ class Preparer:
         self._source = source
         self._pair = pair
         self._bearer_token = bearer_token
+        self.redactor = Redactor(bearer_token)
+        self.promises_usage = plan.promises_usage
 
     def first(self, label: Label, sequence: int) -> tuple[Prepared, Kept]:
         """The `sequence`-th request of a label."""
@@ -60,4 +67,5 @@ class Preparer:
         message = post_request(self.target, work.path, request_id, work.body, work.is_streamed, self._bearer_token)
         cancel = cancel_for(self._plan.seed, kept.number, self._plan.cancel_rate)
         may_go_on = work.session is not None and not work.session.is_last
-        return Prepared(request_id, kept.sequence, message, cancel, may_go_on)
+        is_refusable = work.provenance.get("expects") == "http_error"
+        return Prepared(request_id, kept.sequence, message, cancel, may_go_on, is_refusable)

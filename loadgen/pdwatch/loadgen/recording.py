@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from .assembly import Assembled, assemble_body
 from .exchange import Exchange
 from .framing import parse_response
@@ -11,19 +9,18 @@ from .outcome import classify
 from .prepared import Kept, Preparer
 from .transcript import Label, Transcript
 
-# what a server sends in these opens doors, and tells nothing about an answer.
-_SECRET_HEADERS: Final = frozenset({"authorization", "proxy-authenticate", "set-cookie", "www-authenticate"})
-
 
 def understand(
     exchange: Exchange, request_id: str, label: Label, user: int, kept: Kept, preparer: Preparer, dialect: str
 ) -> tuple[Transcript, Assembled]:
     """The transcript of an exchange, and the answer put together."""
     work, phase = kept.work, preparer.phase
-    response = parse_response(exchange)
+    redactor = preparer.redactor
+    response = redactor.response(parse_response(exchange))
     assembled = assemble_body(response.body, response.headers, is_streamed=work.is_streamed)
+    promises_usage = work.promises_usage and preparer.promises_usage
     outcome, detail = classify(
-        exchange, response, assembled, is_streamed=work.is_streamed, promises_usage=work.promises_usage
+        exchange, response, assembled, is_streamed=work.is_streamed, promises_usage=promises_usage
     )
     transcript = Transcript(
         request_id=request_id,
@@ -41,15 +38,15 @@ def understand(
         sent_seconds=exchange.sent_seconds,
         sent_unix_seconds=exchange.sent_unix_seconds,
         status=response.status,
-        response_headers={name: value for name, value in response.headers.items() if name not in _SECRET_HEADERS},
+        response_headers=response.headers,
         received=response.body,
         ended_seconds=exchange.ended_seconds,
         outcome=outcome,
-        outcome_detail=detail,
+        outcome_detail=redactor.text(detail),
         scheduled_seconds=exchange.scheduled_seconds,
         path=work.path,
         is_streamed=work.is_streamed,
-        promises_usage=work.promises_usage,
+        promises_usage=promises_usage,
         provenance=work.provenance,
         session=work.session,
     )

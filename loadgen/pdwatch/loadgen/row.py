@@ -28,7 +28,7 @@ class RequestRow:
     """One request. Times are monotonic seconds; None is "no value". The metrics are described by METRICS.
 
     `defects` are the codes of its protocol defects, `session` and `turn` its place in a conversation, `family` what
-    kind of work its source says it is.
+    kind of work its source says it is, `expects` what its answer should be where that is not the usual one.
     """
 
     request_id: str
@@ -55,6 +55,7 @@ class RequestRow:
     family: str | None
     session: str | None
     turn: int | None
+    expects: str | None = None
     time_to_first_token_seconds: float | None = None
     time_to_first_visible_token_seconds: float | None = None
     time_to_first_reasoning_seconds: float | None = None
@@ -77,6 +78,32 @@ class RequestRow:
     inter_token_basis: TokenBasis | None = None
     inter_token_seconds: array[float] | None = None
     inter_chunk_seconds: array[float] | None = None
+
+    @property
+    def due_seconds(self) -> float:
+        """When it should have been sent, by a schedule that it may have; else when it was."""
+        return self.sent_seconds if self.scheduled_seconds is None else self.scheduled_seconds
+
+    @property
+    def due_lag_seconds(self) -> float:
+        """How long after that it was sent."""
+        return self.sent_seconds - self.due_seconds
+
+    @property
+    def is_refusal_wanted(self) -> bool:
+        """Whether an HTTP error of the client's making is what its answer should be."""
+        return self.expects == Outcome.HTTP_ERROR
+
+    @property
+    def is_expected_error(self) -> bool:
+        """Whether it was refused as it should be. An error that the server blames itself for (5xx) is none."""
+        is_refused = self.outcome is Outcome.HTTP_ERROR and self.status is not None and 400 <= self.status < 500
+        return self.is_refusal_wanted and is_refused
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it failed: it is neither complete, nor given up on by us, nor refused as it should be."""
+        return self.outcome not in (Outcome.COMPLETE, Outcome.CANCELLED) and not self.is_expected_error
 
     def to_record(self) -> dict[str, Any]:
         """As JSON values, without the gaps between tokens and chunks, which follow from the transcript."""
@@ -116,6 +143,7 @@ def row_of(transcript: Transcript, assembled: Assembled, metrics: RequestMetrics
     """The row of a request that has ended."""
     task = transcript.task
     session = transcript.session
+    expects = transcript.provenance.get("expects")
     family = transcript.provenance.get("family", None if task is None else task.family)
     return RequestRow(
         request_id=transcript.request_id,
@@ -142,6 +170,7 @@ def row_of(transcript: Transcript, assembled: Assembled, metrics: RequestMetrics
         family=None if family is None else str(family),
         session=None if session is None else session.session_id,
         turn=None if session is None else session.index,
+        expects=None if expects is None else str(expects),
         **{name: getattr(metrics, name) for name in _METRICS},
     )
 

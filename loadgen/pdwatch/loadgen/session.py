@@ -14,7 +14,7 @@ from .client import StreamClient
 from .connection import Connector
 from .desk import Desk
 from .errors import LoadgenError
-from .exchange import Exchange
+from .exchange import End, Exchange
 from .load import ReplayLoad, WavesLoad
 from .meter import Meter
 from .pacing import Pace, Turn
@@ -34,6 +34,7 @@ class PhaseRun:
     """A phase under way; times are monotonic. `left` counts the measured requests still to be sent, where that ends it.
 
     Users first open their connections, and wait until `start` is set; `is_over` lets them wait for the next phase.
+    `ended_early` says why nothing more is sent, None while all is well.
     """
 
     def __init__(self, phase: Phase, target: Target, pace: Pace, left: int | None) -> None:
@@ -49,12 +50,19 @@ class PhaseRun:
         self.sent: Counter[Label] = Counter()
         self.in_flight: Counter[Label] = Counter()
         self.last_measured_seconds: float | None = None
+        self.ended_early: str | None = None
+        self._unreachable: tuple[float, str] | None = None
         self._places = 0
 
     @property
     def is_sent(self) -> bool:
         """Whether the measured part has ended by itself: nothing more is to be sent."""
         return self.has_own_end and (self.left == 0 or self.pace.is_exhausted)
+
+    def unsent(self, before_seconds: float) -> int:
+        """Requests wanted of this phase that fell due before a time and that no user has been free for."""
+        waiting = self.pace.waiting(before_seconds)
+        return waiting if self.left is None else min(waiting, self.left)
 
     def place(self) -> int:
         """A user's place in this phase, in the order of asking."""
@@ -64,11 +72,27 @@ class PhaseRun:
     def begin(self) -> None:
         """Let the users send from now on."""
         self.started_seconds = time.monotonic()
-        self.window_starts_seconds = self.started_seconds + self.phase.warmup_seconds
+        self.window_starts_seconds = self.started_seconds + self.phase.lead_seconds
         if not self.has_own_end:
             self.window_ends_seconds = self.window_starts_seconds + self.phase.window_seconds
         self.pace.begin(self.started_seconds, self.window_starts_seconds)
+        if self.left == 0:
+            self.pace.end()
         self.start.set()
+
+    def note_end(self, exchange: Exchange) -> None:
+        """A request has ended: keep since when all that ended have failed to connect."""
+        if exchange.end is End.NO_CONNECTION:
+            since_seconds = self._unreachable[0] if self._unreachable else exchange.ended_seconds
+            self._unreachable = (since_seconds, exchange.detail)
+        elif exchange.end is not End.CANCELLED:
+            self._unreachable = None
+
+    def is_unreachable(self, for_seconds: float) -> bool:
+        """Whether for so long nothing has connected; `ended_early` says why then."""
+        if self._unreachable is not None and time.monotonic() - self._unreachable[0] >= for_seconds:
+            self.ended_early = f"no request has connected for {for_seconds:g} s ({self._unreachable[1]})"
+        return self.ended_early is not None
 
     def label(self, now_seconds: float) -> Label:
         """The label of a request that is due now."""
@@ -139,6 +163,7 @@ class Session:
     def ended(self, run: PhaseRun, label: Label, request: Prepared, user: int, exchange: Exchange) -> Prepared | None:
         """Record what became of a request; the next one of its conversation, for which the caller waits."""
         run.in_flight[label] -= 1
+        run.note_end(exchange)
         if label is Label.MEASURED:
             run.last_measured_seconds = max(run.last_measured_seconds or 0.0, exchange.ended_seconds)
         if request.may_go_on and not self.is_stopping:
@@ -155,13 +180,15 @@ class Session:
             raise self.error
 
     def _count(self, run: PhaseRun, label: Label) -> bool:
-        if self.is_stopping or run.is_over.is_set():
+        if self.is_stopping or run.is_over.is_set() or run.ended_early is not None:
             return False
         if run.has_own_end and label is not Label.WARMUP:
             if run.left == 0:
                 return False
             if run.left is not None:
                 run.left -= 1
+                if run.left == 0:
+                    run.pace.end()
         run.sent[label] += 1
         run.in_flight[label] += 1
         return True

@@ -6,8 +6,13 @@
    batches of five from the front, the one that leaves the smallest standard error. The logarithm keeps one slow
    request at the front from being mistaken for a transient. What differs from the rest by less than a tenth stays: it
    matters to nobody. A series that is best cut beyond its middle has not settled, if its halves differ by a quarter.
-3. What remains is steady unless it drifts: batch means of TTFT (in open loop also the mean in-flight) that rise or
-   fall by a rank test at |z| > 3.29 (p = 0.001) and by more than a quarter between its halves.
+3. What remains is steady unless it drifts: batch means of TTFT (in open loop also the mean of those outstanding) that
+   rise or fall by a rank test at |z| > 3.29 (p = 0.001) and by more than a quarter between its halves.
+
+In open loop a request counts from the time at which it was due: one that waits in the client for leave to be sent is
+outstanding, and its TTFT includes the wait. The window ends with the last one due: what follows is the queue's drain.
+Outstanding requests that drift to more than twice as many say more than unsteadiness: the rate is above what is served.
+Before the first requests have ended their number must rise, and is not looked at.
 
 Latency and throughput are taken from the same window, whatever its method.
 """
@@ -22,6 +27,7 @@ from itertools import accumulate, pairwise
 from statistics import fmean, median
 from typing import Final, Literal
 
+from .load import ClosedLoad, Load, OpenLoad, RampLoad
 from .row import RequestRow
 from .transcript import Outcome
 
@@ -37,6 +43,9 @@ _TREND_BINS: Final = 20
 _DRIFT_Z: Final = 3.29
 _DRIFT_RATIO: Final = 1.25
 _TRANSIENT_RATIO: Final = 1.1
+_FILLING: Final = 1.5
+# a queue that nothing drains is three times as long in the second half; one that wanders rarely twice.
+_GROWTH_RATIO: Final = 2.0
 
 Method = Literal["steady", "truncated", "whole", "none"]
 
@@ -47,12 +56,16 @@ class Window:
 
     Methods: `truncated`, found as above; `steady`, the same with too few first tokens for MSER-5; `whole`, the measured
     part by intent, of a load that is not meant to be steady; `none`, the measured part because nothing in it is steady.
+    Of an open loop: `is_growing`, ever more requests were outstanding; `growth_z`, the rank correlation of their number
+    with time as a normal deviate, None of too few requests.
     """
 
     starts_seconds: float
     ends_seconds: float
     method: Method
     detail: str = ""
+    is_growing: bool = False
+    growth_z: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -66,8 +79,19 @@ class Window:
 
 
 def whole_window(starts_seconds: float, ends_seconds: float, reason: str) -> Window:
-    """The measured part of a load that is not meant to be steady: a ramp, waves, a replay."""
+    """The measured part of a load that is not meant to be steady: waves, a replay."""
     return Window(starts_seconds, ends_seconds, "whole", reason)
+
+
+def phase_window(
+    load: Load, users: int, rows: Sequence[RequestRow], starts_seconds: float, ends_seconds: float
+) -> Window:
+    """The window of a phase's measured part, as its load has one; `users` are those of its closed loop or its ramp."""
+    if isinstance(load, OpenLoad):
+        return steady_window(rows, None, starts_seconds, ends_seconds)
+    if isinstance(load, ClosedLoad | RampLoad):
+        return steady_window(rows, users, starts_seconds, ends_seconds)
+    return whole_window(starts_seconds, ends_seconds, f"{load.kind}: not meant to be steady")
 
 
 def steady_window(
@@ -78,37 +102,79 @@ def steady_window(
     `rows` are all requests of the phase, warm-up and cool-down included; `intended` is the number of users in closed
     loop, None in open loop.
     """
-    starts, ends = starts_seconds, ends_seconds
-    note = ""
-    if intended:
-        starts, ends, share = _longest_filled(rows, IN_FLIGHT_SHARE * intended, starts, ends)
-        note = f"in flight ≥ {IN_FLIGHT_SHARE:g} × {intended:g} for {100 * share:.0f} % of the measured part"
-        if share < LEAST_SHARE_OF_MEASURED:
-            return Window(starts_seconds, ends_seconds, "none", f"{note} at a stretch")
-    timed = sorted(
+    if intended is None:
+        return _open_window(rows, starts_seconds, ends_seconds)
+    starts, ends, share = _longest_filled(rows, IN_FLIGHT_SHARE * intended, starts_seconds, ends_seconds)
+    note = f"in flight ≥ {IN_FLIGHT_SHARE:g} × {intended:g} for {100 * share:.0f} % of the measured part"
+    if share < LEAST_SHARE_OF_MEASURED:
+        return Window(starts_seconds, ends_seconds, "none", f"{note} at a stretch")
+    complete = _complete(rows, starts, ends)
+    if not complete:
+        return Window(starts_seconds, ends_seconds, "none", f"{note}, and no request sent in that time was answered")
+    timed = [
         (row.sent_seconds, row.time_to_first_token_seconds)
-        for row in rows
-        if row.outcome is Outcome.COMPLETE
-        and row.time_to_first_token_seconds is not None
-        and starts <= row.sent_seconds < ends
-    )
+        for row in complete
+        if row.time_to_first_token_seconds is not None
+    ]
+    settled = _settled(timed, starts)
+    if isinstance(settled, str):
+        return Window(starts_seconds, ends_seconds, "none", settled)
+    return Window(settled.starts_seconds, ends, settled.method, f"{note}; {settled.detail}")
+
+
+def _open_window(rows: Sequence[RequestRow], starts_seconds: float, ends_seconds: float) -> Window:
+    ends = ends_seconds
+    due = [row.due_seconds for row in rows if starts_seconds <= row.due_seconds < ends_seconds]
+    if len(due) >= _FEWEST_BATCHES * _BATCH:
+        # the next number is the least that still has the last of them inside.
+        ends = min(ends, math.nextafter(max(due), math.inf))
+    timed = [
+        (row.due_seconds, seconds + row.due_lag_seconds)
+        for row in _complete(rows, starts_seconds, ends)
+        if (seconds := row.time_to_first_token_seconds) is not None
+    ]
+    filled = _filled_seconds(rows)
+    if len(due) >= _FEWEST_BATCHES * _BATCH and filled > (starts_seconds + ends) / 2:
+        return Window(starts_seconds, ends, "none", "requests take longer than half of the measured part")
+    trend = _outstanding_trend(rows, max(filled, starts_seconds), ends)
+    growth_z = _rank_z(trend) if trend else None
+    outstanding = _drift(_logarithms(trend))
+    settled = _settled(timed, starts_seconds)
+    if outstanding:
+        detail = f"outstanding requests drift: {_shown(outstanding)}"
+        return Window(starts_seconds, ends, "none", detail, outstanding > _GROWTH_RATIO, growth_z)
+    if isinstance(settled, str):
+        return Window(starts_seconds, ends, "none", settled, growth_z=growth_z)
+    return Window(settled.starts_seconds, ends, settled.method, settled.detail, growth_z=growth_z)
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    starts_seconds: float
+    method: Method
+    detail: str
+
+
+def _settled(timed: Sequence[tuple[float, float]], starts_seconds: float) -> _Settled | str:
+    """From when on the TTFT of (time, TTFT), in order, only scatters; why nobody can tell, if it always drifts."""
     batches = _batch_means(_logarithms(seconds for _, seconds in timed))
     if len(batches) < _FEWEST_BATCHES:
-        note = f"{note}; too few first tokens ({len(timed)}) to look for a transient".removeprefix("; ")
-        return Window(starts, ends, "steady", note)
+        return _Settled(starts_seconds, "steady", f"too few first tokens ({len(timed)}) to look for a transient")
     dropped = mser(batches)
     if dropped is None and _has_moved(median(batches[: len(batches) // 2]), median(batches[-(len(batches) // 2) :])):
-        return Window(starts_seconds, ends_seconds, "none", "TTFT had not settled by half of the measured part")
+        return "TTFT had not settled by half of the measured part"
     if not dropped or abs(fmean(batches[:dropped]) - fmean(batches[dropped:])) < math.log(_TRANSIENT_RATIO):
         dropped = 0
     if drift := _drift(_coarse(batches[dropped:])):
-        return Window(starts_seconds, ends_seconds, "none", f"TTFT drifts: {drift}")
-    if dropped:
-        starts = timed[dropped * _BATCH][0]
-    if not intended and (drift := _drift(_logarithms(_in_flight_trend(rows, starts, ends)))):
-        return Window(starts_seconds, ends_seconds, "none", f"requests in flight drift: {drift}")
-    note = f"{note}; MSER-5 on log TTFT dropped {dropped * _BATCH} of {len(timed)}".removeprefix("; ")
-    return Window(starts, ends, "truncated", note)
+        return f"TTFT drifts: {_shown(drift)}"
+    starts = timed[dropped * _BATCH][0] if dropped else starts_seconds
+    return _Settled(starts, "truncated", f"MSER-5 on log TTFT dropped {dropped * _BATCH} of {len(timed)}")
+
+
+def _complete(rows: Sequence[RequestRow], starts: float, ends: float) -> list[RequestRow]:
+    """Complete requests that were due inside, in that order."""
+    inside = (row for row in rows if row.outcome is Outcome.COMPLETE and starts <= row.due_seconds < ends)
+    return sorted(inside, key=lambda row: row.due_seconds)
 
 
 def in_flight_mean(rows: Sequence[RequestRow], starts_seconds: float, ends_seconds: float) -> float | None:
@@ -144,7 +210,8 @@ def mser(batches: Sequence[float]) -> int | None:
 
 def _longest_filled(rows: Sequence[RequestRow], least: float, starts: float, ends: float) -> tuple[float, float, float]:
     """The longest run of bins with a mean in-flight of `least`, and its share of the whole."""
-    means = _bin_means(rows, starts, ends, min(_BINS, int((ends - starts) / _SHORTEST_BIN_SECONDS)))
+    begun = [row.sent_seconds for row in rows]
+    means = _bin_means(rows, begun, starts, ends, min(_BINS, int((ends - starts) / _SHORTEST_BIN_SECONDS)))
     if not means:
         return starts, ends, 0.0
     width = (ends - starts) / len(means)
@@ -158,24 +225,33 @@ def _longest_filled(rows: Sequence[RequestRow], least: float, starts: float, end
     return starts + best_start * width, ends if best_end == len(means) else starts + best_end * width, share
 
 
-def _in_flight_trend(rows: Sequence[RequestRow], starts: float, ends: float) -> list[float]:
-    """Mean in-flight of bins long enough to know little of each other: twice the usual request."""
-    shortest = 2 * median([row.ended_seconds - row.sent_seconds for row in rows])
-    return _bin_means(rows, starts, ends, int(min(_TREND_BINS, (ends - starts) / max(shortest, 1e-9))))
+def _filled_seconds(rows: Sequence[RequestRow]) -> float:
+    """When as many requests run together as they take time, by the first of them; before, their number must rise."""
+    first = sorted(rows, key=lambda row: row.due_seconds)[: max(_BATCH, len(rows) // _TREND_BINS)]
+    if not first:
+        return -math.inf
+    return first[0].due_seconds + _FILLING * median([row.ended_seconds - row.due_seconds for row in first])
 
 
-def _bin_means(rows: Sequence[RequestRow], starts: float, ends: float, bins: int) -> list[float]:
-    """Mean in-flight of each of so many bins, of one at least."""
+def _outstanding_trend(rows: Sequence[RequestRow], starts: float, ends: float) -> list[float]:
+    """Mean number of requests due and not ended, in each of so many bins; none when there are few requests."""
+    if len(rows) < _FEWEST_BATCHES * _BATCH:
+        return []
+    return _bin_means(rows, [row.due_seconds for row in rows], starts, ends, _TREND_BINS)
+
+
+def _bin_means(
+    rows: Sequence[RequestRow], begun: Sequence[float], starts: float, ends: float, bins: int
+) -> list[float]:
+    """Mean number of requests between their beginnings and their ends, in each of so many bins, of one at least."""
     if ends <= starts:
         return []
     bins = max(1, bins)
     width = (ends - starts) / bins
-    sent, ended = (
-        _Clock([row.sent_seconds - starts for row in rows]),
-        _Clock([row.ended_seconds - starts for row in rows]),
-    )
-    # the integral of in-flight up to an edge: time since every sending by then, minus time since every end.
-    until = [sent.passed_seconds(width * index) - ended.passed_seconds(width * index) for index in range(bins + 1)]
+    first = _Clock([seconds - starts for seconds in begun])
+    ended = _Clock([row.ended_seconds - starts for row in rows])
+    # the integral up to an edge: time since every beginning by then, minus time since every end.
+    until = [first.passed_seconds(width * index) - ended.passed_seconds(width * index) for index in range(bins + 1)]
     return [(later - earlier) / width for earlier, later in pairwise(until)]
 
 
@@ -207,15 +283,19 @@ def _coarse(values: Sequence[float]) -> list[float]:
     return [fmean(values[start:end]) for start, end in pairwise(edges)]
 
 
-def _drift(logarithms: Sequence[float]) -> str:
-    """How the values rise or fall over time, in words; nothing when they do not."""
+def _drift(logarithms: Sequence[float]) -> float:
+    """How many times the values grow from their first half to their second, if they drift; else 0."""
     if len(logarithms) < _FEWEST_BATCHES:
-        return ""
+        return 0.0
     half = len(logarithms) // 2
     first, second = median(logarithms[:half]), median(logarithms[-half:])
     if not _has_moved(first, second) or abs(_rank_z(logarithms)) <= _DRIFT_Z:
-        return ""
-    return f"×{math.exp(second - first):.2f} from its first half to its second"
+        return 0.0
+    return math.exp(second - first)
+
+
+def _shown(drift: float) -> str:
+    return f"×{drift:.2f} from its first half to its second"
 
 
 def _has_moved(first: float, second: float) -> bool:

@@ -52,7 +52,8 @@ class Transcript:
     before the first byte of the request is written, on an open connection; `connect_seconds` is how long opening it
     took, ahead of this request and for it, None on one that was used before. `received` are the body's bytes with the
     time each read returned. `response_headers` has lower-case names; repeated ones are joined with ", ". Cookies and
-    headers of authentication are never part of it.
+    headers of authentication are never part of it, and where the server echoes the bearer token, asterisks or
+    "[redacted]" stand for it.
 
     `scheduled_seconds` is when the request should have been sent, None in a closed loop. `promises_usage` tells that
     the answer had to hold usage. `provenance` and `session` are its Work's.

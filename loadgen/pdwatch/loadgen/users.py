@@ -15,8 +15,10 @@ from locust.env import Environment
 from locust.exception import StopUser
 
 from .client import STOPPED, StreamClient
+from .exchange import Exchange
 from .pacing import Turn
 from .prepared import Prepared
+from .rest import Rest
 from .session import PhaseRun, Session
 from .transcript import Label
 
@@ -43,6 +45,7 @@ class StreamUser(locust.User):
         self._number = self._session.add_user()
         self._clients: dict[str, StreamClient] = {}
         self._wait_seconds = FIRST_WAIT_SECONDS
+        self._rest = Rest()
 
     @locust.task
     def take_part(self) -> None:
@@ -71,6 +74,7 @@ class StreamUser(locust.User):
     def _take_part(self, session: Session, run: PhaseRun) -> None:
         client = self._client(run)
         place = run.place()
+        self._rest = Rest()
         # why it cannot connect is told by its first request.
         with contextlib.suppress(OSError), session.connecting:
             client.open()
@@ -78,6 +82,7 @@ class StreamUser(locust.User):
         run.start.wait()
         while (turn := run.pace.turn(place)) is not None and (taken := session.take(run, turn)) is not None:
             self._converse(session, run, client, turn, taken)
+        client.let_go()
 
     def _converse(
         self, session: Session, run: PhaseRun, client: StreamClient, turn: Turn, first: tuple[Label, Prepared]
@@ -95,11 +100,22 @@ class StreamUser(locust.User):
             if exchange.detail is STOPPED:
                 # what was raised to stop us ended the exchange, and no further.
                 raise StopUser
+            if run.pace.follows_answers:
+                self._rest_after(run, client, request, exchange)
             if following is None:
                 return
             next_label = session.go_on(run)
             taken = None if next_label is None else (next_label, following)
             scheduled_seconds = None
+
+    def _rest_after(self, run: PhaseRun, client: StreamClient, request: Prepared, exchange: Exchange) -> None:
+        status, retry_after = client.answer(exchange)
+        if request.is_refusable and status is not None and 400 <= status < 500:
+            return
+        rest_seconds = self._rest.after(exchange, status, retry_after)
+        if rest_seconds:
+            client.hold_up()
+            run.is_over.wait(rest_seconds)
 
     def _client(self, run: PhaseRun) -> StreamClient:
         client = self._clients.get(run.target.url)

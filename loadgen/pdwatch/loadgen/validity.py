@@ -31,9 +31,12 @@ class ProcessUse(_Frozen):
 class ClientFacts(_Frozen):
     """What the client did in the measured part of a phase; None where there is no such thing.
 
-    `loop_lag_*` is how late the loop that stamps arrivals came round; `in_flight` is the mean over time;
-    `processes` are the client's own, the one that stamps arrivals under the name `driver`. The recorder's backlog is
+    `loop_lag_*` is how late the loop that sends came round; `in_flight` is the mean over time;
+    `processes` are the client's own, the one that sends under the name `driver`. The recorder's backlog is
     what had ended and was not in the journal yet, the send backlog what the kernel had not taken at once.
+    `bound_in_flight` is how many requests a schedule may have in flight, `most_in_flight` how many there were at most.
+    `client_refusals` counts requests that could not be sent for want of this host's descriptors or ports;
+    `back_off_seconds` is how long users rested after failures, over all of them: they are not intended to be in flight.
     """
 
     loop_lag_p50_seconds: Number | None = None
@@ -50,16 +53,26 @@ class ClientFacts(_Frozen):
     send_backlog_most_bytes: Count | None = None
     send_backlog_most_seconds: Number | None = None
     requests_made_late: Count | None = None
+    most_in_flight: Count | None = None
+    bound_in_flight: Count | None = None
+    client_refusals: Count | None = None
+    back_off_seconds: Number | None = None
+
+    @property
+    def is_bound_reached(self) -> bool:
+        """Whether every request that may be in flight once was."""
+        bound, most = self.bound_in_flight, self.most_in_flight
+        return bound is not None and most is not None and most >= bound
 
 
 class ValidityLimits(_Frozen):
     """Beyond these the client was the limit, and what was measured is not the server's doing.
 
-    A lag of the loop goes into every time stamp. `least_in_flight_share` and `least_rate_share` are shares of what was
-    intended; `most_cpu_share` is of one core and for one process.
+    A lag of the loop goes into every sending; arrivals are stamped by the kernel. `least_in_flight_share` and
+    `least_rate_share` are shares of what was intended; `most_cpu_share` is of one core and for one process.
     """
 
-    most_loop_lag_p99_seconds: Number = 0.02
+    most_loop_lag_p99_seconds: Number = 0.1
     most_loop_lag_seconds: Number = 1.0
     most_cpu_share: Number = 0.95
     least_in_flight_share: Share = 0.9
@@ -70,24 +83,36 @@ class ValidityLimits(_Frozen):
 
 
 class Validity(_Frozen):
-    """`reasons` say what was beyond its limit, one line each; none when the level is valid."""
+    """`reasons` say what was beyond its limit, one line each; none when the level is valid.
+
+    `is_bound_reached`: the only reason is that requests waited because as many were in flight as may be. The target was
+    too slow for the rate then; the client was not the limit.
+    """
 
     is_valid: bool
     reasons: tuple[str, ...] = ()
+    is_bound_reached: bool = False
 
 
 def judge_validity(facts: ClientFacts, limits: ValidityLimits) -> Validity:
     """Hold the client's facts against the limits; a fact that is None is not held against any."""
-    reasons = tuple(_reasons(facts, limits))
-    return Validity(is_valid=not reasons, reasons=reasons)
+    clients, schedule = list(_clients(facts, limits)), list(_schedule(facts, limits))
+    is_bound_reached = bool(schedule) and facts.is_bound_reached
+    if is_bound_reached:
+        schedule = [
+            f"the bound of {facts.bound_in_flight} in flight was reached, and requests waited for it: "
+            "the target is too slow for the rate; lower the rate, or raise the bound"
+        ]
+    reasons = (*clients, *schedule)
+    return Validity(is_valid=not reasons, reasons=reasons, is_bound_reached=is_bound_reached and not clients)
 
 
-def _reasons(facts: ClientFacts, limits: ValidityLimits) -> Iterator[str]:
+def _clients(facts: ClientFacts, limits: ValidityLimits) -> Iterator[str]:
     lag, longest = facts.loop_lag_p99_seconds, facts.loop_lag_most_seconds
     if lag is not None and lag > limits.most_loop_lag_p99_seconds:
         yield (
             f"loop lag p99 {_ms(lag)} is over {_ms(limits.most_loop_lag_p99_seconds)}: "
-            "stamps are late by that much; give the client a core of its own, or more processes"
+            "requests are sent that much late; give the client a core of its own, or more processes"
         )
     if longest is not None and longest > limits.most_loop_lag_seconds:
         yield f"the loop stood still for {_ms(longest)}, over {_ms(limits.most_loop_lag_seconds)}"
@@ -97,22 +122,26 @@ def _reasons(facts: ClientFacts, limits: ValidityLimits) -> Iterator[str]:
                 f"process {name} used {100 * use.share:.0f} % of a core, over {100 * limits.most_cpu_share:.0f} %: "
                 "use more processes or fewer users"
             )
-    yield from _shortfalls(facts, limits)
-    backlog = facts.recorder_backlog_most_bytes
-    if backlog is not None and backlog > limits.most_recorder_backlog_bytes:
-        yield f"{backlog / 2**20:.0f} MiB waited to be recorded, over {limits.most_recorder_backlog_bytes / 2**20:.0f}"
-    sending = facts.send_backlog_most_seconds
-    if sending is not None and sending > limits.most_send_backlog_seconds:
-        yield f"a request took {_ms(sending)} to be sent, over {_ms(limits.most_send_backlog_seconds)}"
-
-
-def _shortfalls(facts: ClientFacts, limits: ValidityLimits) -> Iterator[str]:
     intended, achieved = facts.intended_in_flight, facts.achieved_in_flight
     if intended and achieved is not None and achieved < limits.least_in_flight_share * intended:
         yield (
             f"{achieved:.1f} requests were in flight on average, {intended:g} intended "
             f"(at least {100 * limits.least_in_flight_share:.0f} %)"
         )
+    backlog = facts.recorder_backlog_most_bytes
+    if backlog is not None and backlog > limits.most_recorder_backlog_bytes:
+        yield f"{backlog / 2**20:.0f} MiB waited to be recorded, over {limits.most_recorder_backlog_bytes / 2**20:.0f}"
+    sending = facts.send_backlog_most_seconds
+    if sending is not None and sending > limits.most_send_backlog_seconds:
+        yield f"a request took {_ms(sending)} to be sent, over {_ms(limits.most_send_backlog_seconds)}"
+    if facts.client_refusals:
+        yield (
+            f"{facts.client_refusals} requests could not be sent for want of this host's descriptors or ports: "
+            "raise `ulimit -n`, or use fewer users"
+        )
+
+
+def _schedule(facts: ClientFacts, limits: ValidityLimits) -> Iterator[str]:
     wanted, rate = facts.intended_rate_per_second, facts.achieved_rate_per_second
     if wanted and rate is not None and rate < limits.least_rate_share * wanted:
         yield f"{rate:.2f} requests/s were sent, {wanted:g} intended (at least {100 * limits.least_rate_share:.0f} %)"

@@ -1,12 +1,14 @@
 """What the load generator costs and how true its figures are, beside its peers, against a server that knows the truth.
 
     python tests/benchmarks/loadgen/run.py --repetitions 5
-    python tests/benchmarks/loadgen/run.py --streams 2000 --requests 8000 --drivers 2 --contenders ours
+    python tests/benchmarks/loadgen/run.py --streams 2000 --requests 8000 --processes 2 --contenders ours
 
-Each contender makes a small run (one request a stream) and the large one, in turn, as often as told; medians are shown
-with the extremes. CPU is user and system time of all of a contender's processes, start and end included; the marginal
-cost leaves those out: the difference of the two runs over that of their tokens. Errors are of single requests, against
-the times at which the server sent. Memory is what all processes hold at most (PSS).
+`ours` is `pdwatch load` as a user types it, with `--processes` where several are asked for; `driver` is the load
+generator under it alone. Each contender makes a small run (one request a stream) and the large one, in turn, as often
+as told; medians are shown with the extremes. CPU is user and system time of all of a contender's processes, start and
+end included; the marginal cost leaves those out: the difference of the two runs over that of their tokens. Errors are
+of single requests, against the times at which the server sent. "Last byte to summary" ends when the driver tells it,
+with `ours` when the command has ended. Memory is what all processes hold at most (PSS).
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import csv
 import importlib.util
 import json
 import os
-import resource
 import shutil
 import signal
 import statistics
@@ -29,7 +30,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pdwatch.loadgen.percentiles import percentile
 from pdwatch.loadgen.row import ROWS_NAME, read_rows
@@ -44,7 +45,7 @@ class Scene:
     streams: int
     requests: int
     tokens: int
-    drivers: int
+    processes: int
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,20 @@ Contender = Callable[[str, Scene, Path], Outcome]
 
 
 def ours(url: str, scene: Scene, folder: Path) -> Outcome:
-    """The driver, as the gate and `pdwatch load` start it."""
+    """`pdwatch load`, from the typing of the command to its table."""
+    out = folder / "out"
+    command = [sys.executable, "-m", "pdwatch.gate.cli", "load", url, "--model", "truth", "--dialect", "openai"]
+    command += ["--levels", str(scene.streams), "--requests", str(scene.requests), "--warmup", "0"]
+    command += ["--max-tokens", str(scene.tokens), "--processes", str(scene.processes), "--out", str(out)]
+    # 2 is an INVALID level, which the figures tell.
+    used = _run(command, accepts=(0, 2))
+    document = json.loads((out / "load.json").read_text())
+    reasons = [reason for level in document["levels"] for reason in level["validity"]["reasons"]]
+    return Outcome(used.cpu_seconds, used.most_bytes, _figures(out), "; ".join(reasons) or "yes", used.ended_seconds)
+
+
+def driver(url: str, scene: Scene, folder: Path) -> Outcome:
+    """The load generator alone."""
     plan = {
         "seed": 1,
         "dialect": "openai",
@@ -77,30 +91,33 @@ def ours(url: str, scene: Scene, folder: Path) -> Outcome:
     path = folder / "plan.json"
     path.write_text(json.dumps(plan))
     out = folder / "out"
-    module = "pdwatch.loadgen.drive" if scene.drivers == 1 else "pdwatch.loadgen.scale.lead"
+    module = "pdwatch.loadgen.drive" if scene.processes == 1 else "pdwatch.loadgen.scale.lead"
     command = [sys.executable, "-m", module, "--plan", str(path), "--out", str(out)]
-    if scene.drivers > 1:
-        command += ["--processes", str(scene.drivers)]
-    cpu_seconds, most_bytes, lines = _run([command])
-    ends = [(seconds, event) for seconds, event in lines if event["event"] == "phase_end"]
+    if scene.processes > 1:
+        command += ["--processes", str(scene.processes)]
+    used = _run(command)
+    ends = [(seconds, event) for seconds, event in used.lines if event["event"] == "phase_end"]
     reasons = [reason for _, event in ends for reason in event["validity"]["reasons"]]
-    rows = read_rows(out / ROWS_NAME)
-    figures = {
+    summarised_seconds = max(seconds for seconds, _ in ends)
+    return Outcome(used.cpu_seconds, used.most_bytes, _figures(out), "; ".join(reasons) or "yes", summarised_seconds)
+
+
+def _figures(out: Path) -> dict[str, tuple[float, float | None]]:
+    return {
         row.request_id: (row.time_to_first_token_seconds, row.time_per_output_token_seconds)
-        for row in rows
+        for row in read_rows(out / ROWS_NAME)
         if row.time_to_first_token_seconds is not None
     }
-    return Outcome(cpu_seconds, most_bytes, figures, "; ".join(reasons) or "yes", max(seconds for seconds, _ in ends))
 
 
 def locust(url: str, scene: Scene, folder: Path) -> Outcome:
     """Plain Locust; see locust_peer.py."""
     out = folder / "peer.csv"
     arguments = [url, str(scene.streams), str(scene.requests), str(scene.tokens), str(out)]
-    cpu_seconds, most_bytes, _ = _run([[sys.executable, str(HERE / "locust_peer.py"), *arguments]])
+    used = _run([sys.executable, str(HERE / "locust_peer.py"), *arguments])
     with out.open(newline="") as file:
         figures = {name: (float(ttft), float(tpot) if tpot else None) for name, ttft, tpot in csv.reader(file)}
-    return Outcome(cpu_seconds, most_bytes, figures, "does not say", None)
+    return Outcome(used.cpu_seconds, used.most_bytes, figures, "does not say", None)
 
 
 def sglang(url: str, scene: Scene, folder: Path) -> Outcome:
@@ -110,45 +127,55 @@ def sglang(url: str, scene: Scene, folder: Path) -> Outcome:
     command += ["--num-prompts", str(scene.requests), "--max-concurrency", str(scene.streams)]
     command += ["--random-input-len", "200", "--random-output-len", str(scene.tokens), "--random-range-ratio", "1.0"]
     command += ["--tokenize-prompt", "--vocab-size", "32000", "--output-file", str(folder / "sglang.jsonl")]
-    cpu_seconds, most_bytes, _ = _run([command])
-    return Outcome(cpu_seconds, most_bytes, {}, "does not say", None)
+    used = _run(command)
+    return Outcome(used.cpu_seconds, used.most_bytes, {}, "does not say", None)
 
 
-CONTENDERS: dict[str, Contender] = {"ours": ours, "locust": locust, "sglang": sglang}
+CONTENDERS: dict[str, Contender] = {"ours": ours, "driver": driver, "locust": locust, "sglang": sglang}
 
 
-def _run(commands: list[list[str]]) -> tuple[float, int, list[tuple[float, dict[str, Any]]]]:
-    """Run processes side by side: their CPU seconds, most memory, and each JSON line they wrote with its time."""
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for command in commands]
+@dataclass(frozen=True)
+class Used:
+    """What a process and its children took, when it ended, and each JSON line it wrote with its time."""
+
+    cpu_seconds: float
+    most_bytes: int
+    ended_seconds: float
+    lines: list[tuple[float, dict[str, Any]]]
+
+
+def _run(command: list[str], accepts: tuple[int, ...] = (0,)) -> Used:
+    """Run a process to its end."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     lines: list[tuple[float, dict[str, Any]]] = []
+    errors = bytearray()
 
-    def read(process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
+    def read(stdout: IO[bytes]) -> None:
+        for line in stdout:
             if line.startswith(b"{"):
                 lines.append((time.monotonic(), json.loads(line)))
 
-    threads = [threading.Thread(target=read, args=(process,)) for process in processes]
+    assert process.stdout is not None and process.stderr is not None
+    threads = [
+        threading.Thread(target=read, args=(process.stdout,)),
+        threading.Thread(target=lambda stderr: errors.extend(stderr.read()), args=(process.stderr,)),
+    ]
     for thread in threads:
         thread.start()
     most_bytes = 0
-    used: dict[int, resource.struct_rusage] = {}
-    while len(used) < len(processes):
-        most_bytes = max(most_bytes, sum(_tree_bytes(process.pid) for process in processes))
-        time.sleep(0.25)
-        for process in processes:
-            if process.pid not in used:
-                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-                if pid:
-                    used[pid] = usage
-                    process.returncode = os.waitstatus_to_exitcode(status)
+    while True:
+        most_bytes = max(most_bytes, _tree_bytes(process.pid))
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            break
+        time.sleep(0.1)
+    ended_seconds = time.monotonic()
+    process.returncode = os.waitstatus_to_exitcode(status)
     for thread in threads:
         thread.join()
-    for process in processes:
-        assert process.stderr is not None
-        if process.returncode != 0:
-            raise SystemExit(process.stderr.read().decode())
-    return sum(usage.ru_utime + usage.ru_stime for usage in used.values()), most_bytes, lines
+    if process.returncode not in accepts:
+        raise SystemExit(errors.decode())
+    return Used(usage.ru_utime + usage.ru_stime, most_bytes, ended_seconds, lines)
 
 
 def _tree_bytes(pid: int) -> int:
@@ -245,9 +272,9 @@ def main() -> int:
     parser.add_argument("--gap-ms", type=float, default=20)
     parser.add_argument("--tokens-per-chunk", type=int, default=1)
     parser.add_argument("--chunks-per-write", type=int, default=1)
-    parser.add_argument("--drivers", type=int, default=1, help="processes of ours that share the load")
+    parser.add_argument("--processes", type=int, default=1, help="drivers of ours that share the load")
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--contenders", default="ours,locust,sglang")
+    parser.add_argument("--contenders", default="ours,driver,locust,sglang")
     options = parser.parse_args()
     compiler = shutil.which("cc")
     if compiler is None:
@@ -260,8 +287,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         binary = Path(folder) / "truth_server"
         subprocess.run([compiler, "-O2", "-o", str(binary), str(HERE / "truth_server.c")], check=True)
-        large = Scene(options.streams, options.requests, options.tokens, options.drivers)
-        small = Scene(options.streams, options.streams, options.tokens, options.drivers)
+        large = Scene(options.streams, options.requests, options.tokens, options.processes)
+        small = Scene(options.streams, options.streams, options.tokens, options.processes)
         runs: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {name: ([], []) for name in names}
         for _ in range(options.repetitions):
             # in turn, so that a slow minute of the machine is everybody's.

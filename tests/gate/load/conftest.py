@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,18 +22,28 @@ from pdwatch.loadgen.validity import ClientFacts, Validity
 Behaviour = Callable[[int], int]
 
 
+# see tests/loadgen/test_client.py
+TLS = Path(__file__).parents[2] / "data" / "tls"
+
+# a few of what SGLang 0.5.23 answers at /server_info.
+SGLANG_INFO = {"model_path": "small", "tp_size": 1, "mem_fraction_static": 0.5, "version": "0.5.23"}
+
+
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         # a client that goes away is no fault of ours to print; anything else is.
-        if not isinstance(sys.exception(), ConnectionError):
+        if not isinstance(sys.exception(), ConnectionError | ssl.SSLError):
             super().handle_error(request, client_address)
 
 
 class ModelServer:
     """Answers chat completions with four words, as `behaviour` says."""
 
-    def __init__(self, behaviour: Behaviour, *, is_sglang: bool, token: str | None) -> None:
+    def __init__(
+        self, behaviour: Behaviour, *, is_sglang: bool, info: object, token: str | None, has_usage: bool, is_tls: bool
+    ) -> None:
         self.bodies: list[dict[str, Any]] = []
+        info = SGLANG_INFO if is_sglang else info
         lock = threading.Lock()
         pause = threading.Event()
         owner = self
@@ -44,8 +56,8 @@ class ModelServer:
                     self._json(401, {"error": {"message": "no token"}})
                 elif self.path == "/v1/models":
                     self._json(200, {"data": [{"id": "small"}]})
-                elif self.path == "/server_info" and is_sglang:
-                    self._json(200, {"version": "0.5"})
+                elif self.path == "/server_info" and info is not None:
+                    self._json(200, info)
                 else:
                     self._json(404, {"detail": "Not Found"})
 
@@ -69,7 +81,8 @@ class ModelServer:
                     for word in ("a ", "b ", "c ", "d")
                 ]
                 chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
-                chunks.append({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 5}})
+                if has_usage:
+                    chunks.append({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 5}})
                 events = [json.dumps({"id": "x", "model": "small", **chunk}) for chunk in chunks]
                 data = "".join(f"data: {event}\n\n" for event in (*events, "[DONE]")).encode()
                 self.send_response(200)
@@ -91,12 +104,19 @@ class ModelServer:
 
         self._server = _Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        self._scheme = "https" if is_tls else "http"
+        if is_tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(TLS / "certificate.pem", TLS / "key.pem")
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_address[1]}"
 
     def close(self) -> None:
         self._server.shutdown()
@@ -110,9 +130,16 @@ def serve() -> Iterator[Callable[..., ModelServer]]:
     servers: list[ModelServer] = []
 
     def start(
-        behaviour: Behaviour = lambda number: 200, *, is_sglang: bool = False, token: str | None = None
+        behaviour: Behaviour = lambda number: 200,
+        *,
+        is_sglang: bool = False,
+        info: object = None,
+        token: str | None = None,
+        has_usage: bool = True,
+        is_tls: bool = False,
     ) -> ModelServer:
-        servers.append(ModelServer(behaviour, is_sglang=is_sglang, token=token))
+        server = ModelServer(behaviour, is_sglang=is_sglang, info=info, token=token, has_usage=has_usage, is_tls=is_tls)
+        servers.append(server)
         return servers[-1]
 
     yield start
@@ -125,7 +152,10 @@ def make_level(
     *,
     good: int | None = None,
     reasons: tuple[str, ...] = (),
+    is_bound_reached: bool = False,
     decision: str | None = None,
+    look: int | None = None,
+    users: int = 4,
     **changes: Any,
 ) -> LevelResult:
     """A level of 100 requests; `good` of them kept to the SLO, None without one."""
@@ -166,13 +196,15 @@ def make_level(
     }
     event = {
         "load": "closed",
-        "level": 4,
+        "level": users,
         "summary": PhaseSummary(**{**values, **changes}).to_record(),
         "client": ClientFacts().model_dump(mode="json"),
-        "validity": Validity(is_valid=not reasons, reasons=reasons).model_dump(mode="json"),
+        "validity": Validity(is_valid=not reasons, reasons=reasons, is_bound_reached=is_bound_reached).model_dump(
+            mode="json"
+        ),
         "decision": decision,
     }
-    return level_result(name, event, None, slo_share=0.95)
+    return level_result(name, event, None, slo_share=0.95, look=look)
 
 
 @pytest.fixture

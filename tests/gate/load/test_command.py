@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -14,11 +15,15 @@ from typing import Any
 import pytest
 
 from pdwatch.gate.cli import main
+from pdwatch.gate.errors import TargetError
+from pdwatch.gate.load.options import LoadOptions
+from pdwatch.gate.load.probe import probe
 from pdwatch.loadgen import read_transcripts
 from pdwatch.loadgen.row import read_rows
 
 # a machine that is busy with other tests is late, and nothing here depends on it.
-QUICK = ["--warmup", "0.1", "--duration", "0.5", "--max-loop-lag", "10", "-q"]
+SILENT = ["--warmup", "0.1", "--max-loop-lag", "10", "-q"]
+QUICK = ["--duration", "0.5", *SILENT]
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +53,11 @@ def test_measured(serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_as_json_with_an_slo(serve, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--requests", "60", "--levels", "2", "--slo", "ttft=1us", "--check-slo", "--json", *QUICK]
+    arguments = ["--requests", "60", "--levels", "2", "--slo", "ttft=1us", "--check-slo", "--json", *SILENT]
     code = main(["load", serve(is_sglang=True).url, *arguments])
     document = json.loads(capsys.readouterr().out)
     assert (code, document["exit_code"]) == (1, 1)
-    assert (document["dialect"], document["dialect_reason"]) == ("sglang", "it answers /server_info")
+    assert (document["dialect"], document["dialect_reason"]) == ("sglang", "/server_info shows SGLang's settings")
     (level,) = document["levels"]
     assert (level["slo"], level["summary"]["goodput"]["good"]) == ("missed", 0)
     assert level["validity"]["is_valid"]
@@ -113,15 +118,134 @@ def test_nobody_there(free_port: int, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_search(serve, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--find-capacity", "--slo", "e2e=30s", "--slo-share", "0.5", "--most", "2", *QUICK]
+    arguments = ["--find-capacity", "--slo", "e2e=30s", "--slo-share", "0.5", "--most", "2", *SILENT]
     assert main(["load", serve().url, *arguments]) == 0
     out = capsys.readouterr().out
     assert "capacity: 2 users meets 50 % of requests within the SLO, higher was not tried, at 95 % confidence" in out
 
 
-def test_stopped_it_keeps_what_it_has(serve, tmp_path: Path) -> None:
+def test_a_search_says_what_it_looks_at(serve, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--find-capacity", "--slo", "e2e=30s", "--slo-share", "0.5", "--most", "2"]
+    assert main(["load", serve().url, *arguments, *(option for option in SILENT if option != "-q")]) == 0
+    out, err = capsys.readouterr()
+    assert re.search(r"1 user, look 1 of at most 4: \d+ requests", err)
+    assert re.search(r"2 users, look 1 of at most 4: \d+ requests, about \d+ s", err)
+    assert len(re.findall(r"^\d users? .* meets$", out, re.MULTILINE)) == 2
+
+
+def test_a_search_whose_time_is_over_says_what_it_knows(serve, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--find-capacity", "--slo", "e2e=30s", "--slo-share", "0.5", "--most", "64", "--most-minutes", "0.01"]
+    assert main(["load", serve().url, *arguments, *SILENT]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^capacity: .*; the search ended at \d+ users?: the time allowed is over", out, re.MULTILINE)
+
+
+def test_a_server_that_ignores_stream_options(serve, capsys: pytest.CaptureFixture[str]) -> None:
+    url = serve(has_usage=False).url
+    assert main(["load", url, "--levels", "1", *QUICK]) == 3
+    told = capsys.readouterr().out
+    assert re.search(r"1 user: truncated \d+ of \d+, e\.g\. no usage; --no-usage takes such answers", told)
+    assert main(["load", url, "--levels", "1", "--no-usage", "--out", "run", *QUICK]) == 0
+    rows = list(read_rows(Path("run") / "requests.jsonl.zst"))
+    assert {row.outcome for row in rows} == {"complete"}
+    assert {row.output_tokens for row in rows} == {None}
+    assert all(row.time_to_first_token_seconds is not None for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("info", "dialect", "reason"),
+    [
+        (None, "openai", "it answers none of /server_info, /get_server_info"),
+        ({"version": "1.0", "model": "small"}, "openai", "/server_info answers, but not as SGLang does"),
+        (["tp_size"], "openai", "/server_info answers, but not as SGLang does"),
+        ({"disaggregation_mode": "null"}, "sglang", "/server_info shows SGLang's settings"),
+        ({"prefill": [{"mem_fraction_static": 0.5}]}, "sglang", "/server_info shows SGLang's settings"),
+    ],
+)
+def test_the_dialect_is_what_only_sglang_tells(serve, info: object, dialect: str, reason: str) -> None:
+    server = probe(LoadOptions(serve(info=info).url))
+    assert (server.dialect, server.dialect_reason) == (dialect, reason)
+
+
+def test_a_server_with_a_certificate_of_its_own(serve) -> None:
+    url = serve(is_tls=True).url
+    certificate = Path(__file__).parents[2] / "data" / "tls" / "certificate.pem"
+    assert probe(LoadOptions(url, ca_file=certificate)).models == probe(LoadOptions(url, insecure=True)).models
+    with pytest.raises(TargetError, match=r"is unreachable .*certificate verify failed"):
+        probe(LoadOptions(url))
+
+
+@pytest.mark.parametrize("token", ["", "two\nlines", "schlüssel"])
+def test_a_token_that_is_none(serve, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
+    monkeypatch.setenv("DOOR", token)
+    with pytest.raises(TargetError, match=r"environment variable `DOOR` (is empty|holds more than a token): put"):
+        probe(LoadOptions(serve().url, bearer_token_environment="DOOR"))
+
+
+def test_a_source_s_file_is_kept_and_told(serve, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = 'kind = "text"\nmax_tokens = 9\n[shared_prefix]\ngroups = 2\ntokens = 32\n'
+    (tmp_path / "mine.toml").write_text(text)
+    options = [option for option in QUICK if option != "-q"]
+    arguments = ["--source", "mine.toml", "--levels", "1", "--cancel-rate", "0.5", "--out", "run", *options]
+    assert main(["load", serve().url, *arguments]) == 0
+    assert "requests text: max_tokens 9, shared_prefix {groups: 2, tokens: 32}" in capsys.readouterr().err
+    assert (tmp_path / "run" / "source.toml").read_text() == text
+    document = json.loads((tmp_path / "run" / "load.json").read_text())
+    assert (document["plan"]["source"]["shared_prefix"]["groups"], document["plan"]["cancel_rate"]) == (2, 0.5)
+
+
+def test_a_run_loads_no_more_than_it_needs(serve) -> None:
+    code = (
+        "import sys\nfrom pdwatch.gate.cli import main\nstatus = main(sys.argv[1:])\n"
+        "heavy = {'httpx', 'rich', 'numpy', 'scipy', 'pyarrow', 'torch', 'locust', 'gevent', 'psutil', 'jinja2',\n"
+        "         'pdwatch.stack', 'pdwatch.correctness', 'pdwatch.gate.policy'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else status)"
+    )
+    command = [sys.executable, "-c", code, "load", serve().url, "--levels", "1", *QUICK]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_driver_is_a_copy_of_the_command(serve, tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "pdwatch.gate.cli", "load", serve().url, "--levels", "1", "--out", "run"]
+    process = subprocess.Popen(
+        [*program, "--warmup", "0", "--duration", "60"], stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "1 user …" in line:
+            break
+    (driver,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert Path(f"/proc/{driver}/cmdline").read_bytes() == Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    # a command that is killed takes the load with it.
+    descriptor = os.pidfd_open(int(driver))
+    process.kill()
+    process.communicate(timeout=60)
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    assert poller.poll(30_000)
+    os.close(descriptor)
+
+
+def test_a_copy_that_breaks_off_is_told_with_its_last_words(serve, tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "pdwatch.gate.cli", "load", serve().url, "--levels", "1", "--out", "run", "-q"]
+    process = subprocess.Popen(
+        [*program, "--warmup", "0", "--duration", "60"], stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    journal = tmp_path / "run" / "transcripts.jsonl.zst"
+    while not journal.exists() and process.poll() is None:
+        os.sched_yield()
+    (driver,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(driver), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert re.fullmatch(r"error: load generator was killed by SIGKILL: .* \(log: run/logs/loadgen\.log\)\n", err)
+
+
+@pytest.mark.parametrize("scale", [[], ["--processes", "2"]], ids=["one", "two"])
+def test_stopped_it_keeps_what_it_has(serve, tmp_path: Path, scale: list[str]) -> None:
     program = [sys.executable, "-m", "pdwatch.gate.cli", "load", serve().url, "--levels", "1,2", "--out", "run"]
-    options = ["--warmup", "0", "--duration", "1", "--max-loop-lag", "10"]
+    options = ["--warmup", "0", "--duration", "1", "--max-loop-lag", "10", *scale]
     process = subprocess.Popen(
         [*program, *options],
         stderr=subprocess.PIPE,

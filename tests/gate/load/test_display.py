@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,8 @@ from pdwatch.gate.load.display import Display, LiveDisplay, PlainDisplay, QuietD
 from pdwatch.gate.load.options import LoadOptions
 from pdwatch.gate.load.plan import make_load_plan
 from pdwatch.gate.load.probe import Server
+from pdwatch.gate.load.progress import Progress, Watcher
 from pdwatch.gate.load.results import LevelResult
-from pdwatch.gate.load.run import Progress
 
 
 @pytest.fixture
@@ -58,3 +59,31 @@ def test_quiet(progress: Progress, level: Callable[..., LevelResult], capsys: py
     assert capsys.readouterr().err == ""
     assert isinstance(open_display(quiet=True), QuietDisplay)
     assert isinstance(open_display(quiet=False), PlainDisplay)
+
+
+def test_a_search_says_which_look_and_about_how_long(level: Callable[..., LevelResult]) -> None:
+    options = LoadOptions("http://127.0.0.1:1", slo="ttft=1s", find_capacity=True, warmup=2.0)
+    progress = Progress(make_load_plan(options, Server("small", (), "openai", "as asked")))
+    notes: list[tuple[str, str]] = []
+    watch = Watcher(progress, 0.95, lambda text: None, lambda progress: None)
+
+    def look(users: int, requests: int, **changes: Any) -> None:
+        about = {"phase": len(notes), "arm": "candidate", "level": users, "load": "closed"}
+        watch({"event": "phase_start", **about, "requests": requests})
+        notes.append((progress.current or "", progress.note))
+        made = level(users=users, **changes)
+        event = {"summary": made.summary.to_record(), "client": made.client.model_dump(mode="json")}
+        watch({"event": "phase_end", **about, **event, "validity": made.validity.model_dump(mode="json")})
+
+    look(4, 400)
+    look(8, 400, reasons=("late",), complete_per_second=20.0)
+    look(8, 8000, complete_per_second=20.0)
+    look(8, 400)
+    assert notes == [
+        ("4 users", "look 1 of at most 4: 400 requests"),
+        # 10 requests/s with 4 users make 20 with 8
+        ("8 users", "look 1 of at most 4: 400 requests, about 22 s"),
+        ("8 users", "look 1 of at most 4: 8000 requests, about 7 min"),
+        ("8 users", "look 2 of at most 4: 400 requests, about 22 s"),
+    ]
+    assert [result.look for result in progress.levels] == [1, 1, 1, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 from rich.console import Console
 
 from pdwatch.gate.load.results import LevelResult, LoadResult, SloResult
-from pdwatch.gate.load.table import notes, results_table
+from pdwatch.gate.load.sheet import plain_lines, rich_table
+from pdwatch.gate.load.table import milliseconds, notes, results_sheet
 from pdwatch.loadgen.steady import Window
 from pdwatch.loadgen.summary import Distribution
 
 Make = Callable[..., LevelResult]
+BOUND = {"reasons": ("the bound of 8 in flight was reached",), "is_bound_reached": True}
 LAG = "loop lag p99 30 ms is over 20 ms"
 
 
@@ -59,6 +62,11 @@ def test_an_slo_is_met_missed_or_unclear(level: Make) -> None:
         pytest.param([{}, {"complete": 0}], False, 2, id="one without an answer"),
         pytest.param([{"complete": 0}], False, 3, id="no answer at all"),
         pytest.param([], False, 3, id="nothing"),
+        pytest.param([{**BOUND, "good": 50}], True, 1, id="missed because the server is too slow for the rate"),
+        pytest.param([BOUND], False, 2, id="too slow for the rate"),
+        pytest.param([{**BOUND, "decision": "misses", "look": 1}], False, 0, id="a search finds what is too much"),
+        pytest.param([{"reasons": (LAG,), "look": 1}, {"look": 1}], False, 0, id="a look that was done again"),
+        pytest.param([{"look": 1}, {"reasons": (LAG,), "look": 2}], False, 2, id="the last look is invalid"),
     ],
 )
 def test_exit_codes(level: Make, levels: list[dict[str, Any]], checks_slo: bool, exit_code: int) -> None:
@@ -79,12 +87,16 @@ def test_everything_wrong_is_told(level: Make) -> None:
         examples={"reset": "Connection reset by peer", "timeout": ""},
         window=Window(0, 1, "none", "TTFT drifts: ×3"),
         without_usage=3,
+        unrefused=4,
+        unsent=5,
         defects={"no_done": 2},
     )
     assert list(notes(result(bad, capacity="4 users misses it", failure="stopped by SIGINT"))) == [
         f"4 users INVALID: {LAG}",
         "4 users not steady: TTFT drifts: ×3; figures are of the whole measured part",
         "4 users: 3 answers had no usage, so their tokens are not counted and they have no TPOT",
+        "4 users: 4 prompts longer than the context were answered, not refused",
+        "4 users: 5 requests were due and never sent; for the SLO they are not good",
         "4 users: departures from the protocol: no_done ×2",
         "4 users: reset 20 of 100, e.g. Connection reset by peer",
         "4 users: timeout outside the window, e.g. without a word",
@@ -102,7 +114,7 @@ def test_without_an_answer_only_the_failures_matter(level: Make) -> None:
 def rendered(levels: list[LevelResult], width: int) -> list[str]:
     console = Console(width=width)
     with console.capture() as capture:
-        console.print(results_table(levels))
+        console.print(rich_table(results_sheet(levels)))
     return capture.get().splitlines()
 
 
@@ -127,3 +139,45 @@ def test_the_table_fits_a_terminal_and_cuts_nothing(level: Make) -> None:
     assert lines[-1].split()[:3] == ["1", "user", "100"] and "–" in lines[-1]
     open_loop = level("5 req/s", latencies={f"{name}_seconds": figures for name in names})
     assert "schedule" in "\n".join(rendered([open_loop], 100))
+
+
+def test_in_a_pipe_it_looks_as_on_a_wide_terminal(level: Make) -> None:
+    levels = [level("128 users", good=97, failed=3, complete=97), level("1 user", good=98)]
+    plain = plain_lines(results_sheet(levels))
+    assert plain == [line.rstrip() for line in rendered(levels, 200)]
+
+
+def test_of_a_search_there_is_one_row_with_one_verdict_for_a_load(level: Make) -> None:
+    looks = [
+        level("4 users", users=4, good=96, decision="cannot_tell", look=1, complete=50),
+        level("8 users", users=8, good=50, decision="misses", look=1, complete=60),
+        level("4 users", users=4, good=91, decision="meets", look=2, complete=70),
+    ]
+    lines = plain_lines(results_sheet(looks))[2:]
+    assert [line.split()[:3] for line in lines] == [["4", "users", "70"], ["2", "looks"], ["8", "users", "60"]]
+    assert [line.split()[-1] for line in lines if "users" in line] == ["meets", "misses"]
+    # what the last look's bounds say by themselves is not told beside the search's decision
+    assert not re.search("met|missed|unclear", "\n".join(lines))
+
+
+def test_no_usage_is_told_with_the_remedy(level: Make) -> None:
+    bad = level(outcomes={"truncated": 100}, examples={"truncated": "no usage"}, complete=0)
+    assert list(notes(result(bad))) == [
+        "4 users: truncated 100 of 100, e.g. no usage; --no-usage takes such answers for complete"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (None, "–"),
+        (0.0, "0.00"),
+        (0.00567, "5.67"),
+        (0.009996, "10.0"),
+        (0.0999, "99.9"),
+        (0.09996, "100"),
+        (12, "12000"),
+    ],
+)
+def test_three_digits(seconds: float | None, shown: str) -> None:
+    assert milliseconds(seconds) == shown

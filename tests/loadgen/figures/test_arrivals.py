@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from itertools import islice, pairwise
 from statistics import fmean, pstdev
 
 import pytest
 
-from pdwatch.loadgen.arrivals import arrival_offsets, gap_variation
+from pdwatch.loadgen.arrivals import arrival_offsets
 from pdwatch.loadgen.load import OpenLoad
 
 LOADS = [
@@ -16,6 +17,11 @@ LOADS = [
     pytest.param({"arrivals": "gamma", "burstiness": 4}, id="smooth"),
     pytest.param({"arrivals": "constant"}, id="constant"),
 ]
+
+
+def gap_variation(load: OpenLoad) -> float:
+    """Coefficient of variation of the gaps: 0 constant, 1 Poisson, above 1 bursty."""
+    return 0.0 if load.arrivals == "constant" else 1 / math.sqrt(load.burstiness)
 
 
 @pytest.mark.parametrize("changes", LOADS)

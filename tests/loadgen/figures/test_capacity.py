@@ -100,6 +100,26 @@ def test_the_client_at_its_limit_ends_the_search() -> None:
     )
 
 
+def test_a_rise_that_chance_seldom_makes_keeps_a_load_from_meeting() -> None:
+    """One look at z = 2 is beyond 1.645; with a second at 0 their sum is 2 / √2 = 1.41."""
+    search = CapacitySearch(Search(kind="rate", start=8, most=8))
+    first = search.requests(8)
+    assert search.add(8, [0.1] * 1000, 8, growth_z=2.0) is Decision.CANNOT_TELL
+    # what was to be seen in one was not: the next is longer
+    assert search.requests(8) == 2 * first
+    assert search.add(8, [0.1] * 1000, 8, growth_z=0.0) is Decision.MEETS
+    # one that misses does so however its queue went
+    search = CapacitySearch(Search(kind="rate", start=8, most=8))
+    assert search.add(8, [2.0] * 1000, 8, growth_z=2.0) is Decision.MISSES
+
+
+def test_a_look_at_a_rate_has_a_least_length() -> None:
+    search = Search(kind="rate", start=8, most=8)
+    assert search.requests(100) == 6000
+    # whatever the target, there are enough to tell whether their number rose
+    assert Search(kind="rate", start=1, most=1, target_share=0.1, least_seconds=1).requests(1) == 40
+
+
 def test_nothing_decided() -> None:
     search = CapacitySearch(Search(most=1, looks=1))
     search.add(1, [0.5, 2.0], 1)

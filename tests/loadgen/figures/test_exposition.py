@@ -13,9 +13,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from pdwatch.loadgen.errors import PlanError
 from pdwatch.loadgen.exposition import Exposition, serve_exposition
+from pdwatch.loadgen.load import OpenLoad
+from pdwatch.loadgen.plan import Phase
 from pdwatch.loadgen.slo import Slo
+from pdwatch.loadgen.transcript import Outcome
 
-PLACE = {"arm": "candidate", "level": "4"}
+PLACE = {"arm": "candidate", "level": "4", "load": "4 users"}
+PHASE = Phase(index=0, arm="candidate", level=4)
 
 
 def samples(exposition: Exposition) -> CollectorRegistry:
@@ -26,6 +30,7 @@ def samples(exposition: Exposition) -> CollectorRegistry:
 
 def test_figures(row, failure) -> None:
     exposition = Exposition(Slo(ttft_seconds=0.3, tpot_seconds=0.07))
+    exposition.begin(PHASE)
     exposition.observe(row(0))
     exposition.observe(row(1, time_to_first_token_seconds=0.4, inter_token_seconds=array("d", [0.01, 0.02, 0.4])))
     exposition.observe(failure(2))
@@ -61,6 +66,31 @@ def test_exemplars_lead_to_the_request(row) -> None:
     assert float(with_one.exemplar.timestamp) == 1.7e9 + 1
 
 
+def test_rates_are_told_apart(row) -> None:
+    """All phases of `--rate 2,4` have one level, the bound in flight."""
+    exposition = Exposition()
+    for index, rate in enumerate((2.0, 4.0)):
+        load = OpenLoad(kind="open", rate_per_second=rate)
+        exposition.begin(Phase(index=index, arm="candidate", level=1024, load=load))
+        for number in range(int(rate)):
+            exposition.observe(row(number, level=1024))
+    get = samples(exposition).get_sample_value
+    for rate in (2, 4):
+        place = {"arm": "candidate", "level": "1024", "load": f"{rate}/s"}
+        assert get("pdwatch_loadgen_output_tokens_total", place) == 9 * rate
+        assert get("pdwatch_loadgen_end_to_end_seconds_count", place) == rate
+
+
+def test_expected_refusals_are_apart(failure) -> None:
+    exposition = Exposition()
+    exposition.begin(PHASE)
+    exposition.observe(failure(0, outcome=Outcome.HTTP_ERROR, status=400, expects="http_error"))
+    exposition.observe(failure(1, outcome=Outcome.HTTP_ERROR, status=503, expects="http_error"))
+    get = samples(exposition).get_sample_value
+    assert get("pdwatch_loadgen_requests_total", {**PLACE, "outcome": "expected_error"}) == 1
+    assert get("pdwatch_loadgen_requests_total", {**PLACE, "outcome": "http_error"}) == 1
+
+
 def test_names_are_ours(row) -> None:
     exposition = Exposition(Slo(e2e_seconds=1))
     exposition.observe(row(0))
@@ -71,11 +101,15 @@ def test_names_are_ours(row) -> None:
 
 def test_served(row, free_port: int) -> None:
     exposition = Exposition()
+    exposition.begin(PHASE)
     exposition.observe(row(0))
     close = serve_exposition(exposition, free_port)
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=10) as answer:
-            assert b'pdwatch_loadgen_requests_total{arm="candidate",level="4",outcome="complete"} 1.0' in answer.read()
+            assert (
+                b'pdwatch_loadgen_requests_total{arm="candidate",level="4",load="4 users",outcome="complete"} 1.0'
+                in answer.read()
+            )
     finally:
         close()
     with socket.socket() as listener:

@@ -23,6 +23,7 @@ def test_figures(row, failure) -> None:
     live = Live(Slo(ttft_seconds=0.3))
     assert live.figures(100.0) == {
         "outcomes": {},
+        "expected_errors": 0,
         "ttft_p50_seconds": None,
         "ttft_p99_seconds": None,
         "tpot_p50_seconds": None,
@@ -35,12 +36,14 @@ def test_figures(row, failure) -> None:
         live.add(row(number, 100.0 + number))
     live.add(failure(8, 107.0))
     live.add(row(9, 107.0, outcome=Outcome.CANCELLED))
+    live.add(failure(10, 107.0, outcome=Outcome.HTTP_ERROR, status=400, expects="http_error"))
     got = live.figures(108.0)
-    assert got["outcomes"] == {"complete": 8, "reset": 1, "cancelled": 1}
+    assert got["outcomes"] == {"complete": 8, "reset": 1, "cancelled": 1, "http_error": 1}
+    assert got["expected_errors"] == 1
     assert got["ttft_p50_seconds"] == pytest.approx(0.2, rel=0.01)
     assert got["tpot_p99_seconds"] == pytest.approx(0.1, rel=0.01)
     # ended at 103 to 108, that is within the last five seconds: six of them, with nine tokens each
     assert got["complete_per_second"] == pytest.approx(6 / 5)
     assert got["output_tokens_per_second"] == pytest.approx(54 / 5)
-    # eight of the nine that were not cancelled
+    # eight of the nine that were neither cancelled nor to be refused
     assert got["good_share"] == pytest.approx(8 / 9)

@@ -20,7 +20,7 @@ def test_from_a_transcript(transcript, stream) -> None:
         sent_body='{"é": 1}',
         outcome_detail="x" * 1000,
         session=SessionTurn("s-1", 2, 4),
-        provenance={"family": "copy", "source": "tool_calls"},
+        provenance={"family": "copy", "source": "tool_calls", "expects": "http_error"},
     )
     assembled = assemble(record)
     metrics = measure(record, assembled)
@@ -29,18 +29,29 @@ def test_from_a_transcript(transcript, stream) -> None:
         assert getattr(got, field.name) == getattr(metrics, field.name)
     assert (got.request_bytes, got.response_bytes, got.reads) == (9, len(data), 2)
     assert (got.session, got.turn, got.family) == ("s-1", 2, "copy")
+    assert got.expects == "http_error" and not got.is_expected_error
     assert len(got.outcome_detail) == 300
     assert got.finish_reason == "tool_calls"
 
 
 def test_written_and_read(tmp_path: Path, row, failure) -> None:
-    rows = [row(0, defects=("no_done",)), failure(1), row(2, outcome_detail="\ufffd")]
+    rows = [
+        row(0, defects=("no_done",), expects="call"),
+        failure(1, scheduled_seconds=99.5),
+        row(2, outcome_detail="\ufffd"),
+    ]
     path = tmp_path / "requests.jsonl.zst"
     with RowWriter(path) as writer:
         for item in rows:
             writer.append(item)
     # the gaps stay behind: they follow from the transcripts
     assert list(read_rows(path)) == [replace(item, inter_token_seconds=None, inter_chunk_seconds=None) for item in rows]
+
+
+def test_due_by_its_schedule_if_it_has_one(row) -> None:
+    assert (row(0, 100.0).due_seconds, row(0, 100.0).due_lag_seconds) == (100.0, 0.0)
+    late = row(0, 100.0, scheduled_seconds=98.5)
+    assert (late.due_seconds, late.due_lag_seconds) == (98.5, 1.5)
 
 
 def test_halves_of_characters_do_not_stop_it(tmp_path: Path, transcript) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 from array import array
 
@@ -39,8 +40,8 @@ def test_every_figure_is_of_one_window(row, failure) -> None:
     assert got.error_share == 0.25
     assert got.latencies["end_to_end_seconds"].count == 3
     assert got.latencies["end_to_end_seconds"].mean == 2.0
-    # numbers 0, 1, 5 (108.0) and 7 (102.0) ended inside
-    assert got.complete_per_second == pytest.approx(0.4)
+    # 0 and 1 lie inside whole, a third of 2, 8 of the 9 s of 5, half of 7 and of 8
+    assert got.complete_per_second == pytest.approx((1 + 1 + 1 / 3 + 8 / 9 + 1 / 2 + 1 / 2) / 10)
     # 0, 1, 2, 3, 4 and 8 were sent inside
     assert got.sent_per_second == pytest.approx(0.6)
     # 9 tokens each, spread from 0.2 s after sending to the end: 0 and 1 whole; of 2 the 0.8 of 2.8 s until 110; the
@@ -65,9 +66,67 @@ def test_goodput_is_of_all_that_were_sent(row, failure) -> None:
     assert (got.good, got.eligible, got.share, got.broken) == (81, 100, 0.81, {"e2e": 9})
     assert got.lower < 0.81 < got.upper
     assert got.slo == "e2e ≤ 2 s"
-    # all the good ones ended by 109.9
+    # of the 81 good ones, and none lies outside
     assert got.per_second == pytest.approx(8.1)
     assert margins(rows, WINDOW, Slo(e2e_seconds=2.0))[:2] == [1.5, 0.5]
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.001, 0.5, 1.0, 1.369])
+@pytest.mark.parametrize("length", [1.37 * 8, 7.0, 0.9])
+def test_users_in_lock_step_obey_littles_law(row, shift: float, length: float) -> None:
+    """256 users whose requests all begin and end together: rate × time in the system = requests in flight."""
+    rows = [row(n, 90 + 1.37 * (n // 256), seconds=1.37, decode_window_seconds=1.37) for n in range(256 * 24)]
+    got = summarise(rows, Window(100 + shift, 100 + shift + length, "truncated"), Slo(e2e_seconds=2))
+    assert got.in_flight_mean == pytest.approx(256)
+    assert got.complete_per_second == pytest.approx(256 / 1.37)
+    assert got.output_tokens_per_second == pytest.approx(9 * 256 / 1.37)
+    assert got.goodput is not None and got.goodput.per_second == got.complete_per_second
+
+
+def test_one_user_and_one_request(row) -> None:
+    """The measured part ends with its last request's end."""
+    got = summarise([row(0, 100.0, seconds=2.0)], whole_window(100.0, 102.0, ""), Slo(e2e_seconds=3))
+    assert got.complete_per_second == got.sent_per_second == 0.5
+    assert got.goodput is not None and got.goodput.per_second == 0.5
+
+
+def test_what_was_due_inside_counts_whenever_it_was_sent(row) -> None:
+    """60 requests/s for 5 s with a bound of 16, of which 32 a second are let out: the rest waits, and some for ever."""
+    rows = [
+        row(n, 100 + n / 32, scheduled_seconds=100 + n / 60, scheduled_end_to_end_seconds=n / 32 - n / 60 + 1)
+        for n in range(290)
+    ]
+    got = summarise(rows, Window(100.0, 105.0, "truncated"), Slo(e2e_seconds=2.0), unsent=10)
+    assert (got.sent, got.unsent, got.complete) == (290, 10, 290)
+    assert got.goodput is not None
+    # n/32 − n/60 + 1 ≤ 2 up to n = 68.57
+    assert (got.goodput.good, got.goodput.eligible) == (69, 300)
+    assert margins(rows, Window(100.0, 105.0, "truncated"), Slo(e2e_seconds=2.0), unsent=10)[-10:] == [math.inf] * 10
+    # those due before it are not of it, though they were sent inside
+    assert summarise(rows, Window(103.0, 105.0, "truncated")).sent == 290 - 180
+
+
+def test_what_was_to_be_refused_is_in_no_share(row, failure) -> None:
+    refused = {"outcome": Outcome.HTTP_ERROR, "outcome_detail": "HTTP 400: too long", "expects": "http_error"}
+    rows = [
+        row(0, 101.0),
+        row(1, 101.0, expects="call"),
+        failure(2, 102.0, status=400, **refused),
+        failure(3, 102.0, status=413, **refused),
+        # these it must answer for: an error of its own making, a broken connection, a refusal of what is fine
+        failure(4, 103.0, status=500, **refused),
+        failure(5, 103.0, expects="http_error"),
+        failure(6, 103.0, status=400, **refused | {"expects": None}),
+        # not refused, though far too long
+        row(7, 104.0, expects="http_error"),
+    ]
+    got = summarise(rows, WINDOW, Slo(e2e_seconds=2.0))
+    assert (got.sent, got.complete, got.failed, got.expected_errors, got.unrefused) == (8, 3, 3, 2, 1)
+    assert got.error_share == 0.5
+    assert got.goodput is not None and (got.goodput.good, got.goodput.eligible) == (3, 6)
+    assert got.outcomes == {"complete": 3, "http_error": 4, "reset": 1}
+    only = summarise(rows[2:4], WINDOW)
+    assert (only.error_share, only.examples) == (None, {})
 
 
 def test_nothing_is_absent_not_zero() -> None:

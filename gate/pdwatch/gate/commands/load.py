@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -33,6 +35,7 @@ class DialectChoice(StrEnum):
 
 
 def load(
+    context: typer.Context,
     url: Annotated[str, typer.Argument(metavar="URL", help="Base URL of the server, as http://127.0.0.1:8000.")],
     levels: Annotated[
         str | None,
@@ -96,6 +99,14 @@ def load(
             rich_help_panel=REQUESTS,
         ),
     ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="TOML or JSON of a plan's source: sessions, long contexts, shared prefixes, …",
+            rich_help_panel=REQUESTS,
+        ),
+    ] = None,
     prompt_words: Annotated[
         str | None,
         typer.Option(
@@ -109,6 +120,12 @@ def load(
     ignore_eos: Annotated[
         bool,
         typer.Option("--ignore-eos", help="Make answers --max-tokens long (SGLang, vLLM).", rich_help_panel=REQUESTS),
+    ] = False,
+    has_no_usage: Annotated[
+        bool,
+        typer.Option(
+            "--no-usage", help="Take answers without usage for complete; no token metrics.", rich_help_panel=REQUESTS
+        ),
     ] = False,
     cancel_rate: Annotated[
         float, typer.Option(min=0, max=1, help="Share of requests to disconnect from.", rich_help_panel=REQUESTS)
@@ -141,21 +158,30 @@ def load(
     most: Annotated[
         float, typer.Option(min=1, metavar="N", help="Where --find-capacity ends.", rich_help_panel=JUDGEMENT)
     ] = 512.0,
+    most_minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01,
+            metavar="MINUTES",
+            help="Time for --find-capacity; then it says what it knows.",
+            rich_help_panel=JUDGEMENT,
+        ),
+    ] = None,
     max_loop_lag: Annotated[
-        float,
+        float | None,
         typer.Option(
             min=0.0001,
             metavar="SECONDS",
-            help="A level is INVALID when stamps are later than this (p99).",
+            help="A level is INVALID when the client is later than this, p99. (default 0.1)",
             rich_help_panel=JUDGEMENT,
         ),
-    ] = 0.02,
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="Model to ask for. (default the first one served)", rich_help_panel=SERVER)
     ] = None,
     dialect: Annotated[
         DialectChoice,
-        typer.Option(help="How the first token shows; auto asks /server_info.", rich_help_panel=SERVER),
+        typer.Option(help="How the first token shows; auto looks at /server_info.", rich_help_panel=SERVER),
     ] = DialectChoice.AUTO,
     bearer_token_environment: Annotated[
         str | None,
@@ -215,7 +241,11 @@ def load(
       pdwatch load http://127.0.0.1:8000 --rate 2,4,8 --slo ttft=1s,tpot=50ms --check-slo
 
       pdwatch load http://127.0.0.1:8000 --find-capacity --slo ttft=1s,tpot=50ms
+
+      pdwatch load http://127.0.0.1:8000 --source sessions.toml
     """
+    # looking through all that is installed for plugins of pydantic's, of which we have none, takes 10 ms.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # heavy imports wait until the command line has been read
     from pdwatch.gate.load.display import open_display
     from pdwatch.gate.load.options import LoadOptions
@@ -238,16 +268,20 @@ def load(
         repeats=repeats,
         replay=replay,
         speed=speed,
+        source=source,
         workload=workload,
         prompt_words=prompt_words,
         max_tokens=max_tokens,
         ignore_eos=ignore_eos,
+        has_no_usage=has_no_usage,
         cancel_rate=cancel_rate,
         seed=seed,
         slo=slo,
         slo_share=slo_share,
+        check_slo=check_slo,
         find_capacity=find_capacity,
         most=most,
+        most_minutes=most_minutes,
         model=model,
         dialect=dialect.value,
         timeout=timeout,
@@ -260,9 +294,17 @@ def load(
         expect_workers=expect_workers,
         bind=bind,
         web=web,
+        given=_given(context) & {field.name for field in fields(LoadOptions)},
     )
     with open_display(quiet) as display:
         folder, result = run_load(options, out, ("pdwatch", *sys.argv[1:]), display.say, display.show)
     exit_code = result.exit_code(checks_slo=check_slo)
     print_result(folder, result, exit_code, as_json)
     raise typer.Exit(exit_code)
+
+
+def _given(context: typer.Context) -> frozenset[str]:
+    """The parameters that the command line has."""
+    return frozenset(
+        name for name in context.params if (told := context.get_parameter_source(name)) and told.name == "COMMANDLINE"
+    )

@@ -43,7 +43,7 @@ def load_worker(
     from datetime import UTC, datetime
 
     from pdwatch.gate.errors import OptionError
-    from pdwatch.gate.run_folder import new_folder
+    from pdwatch.gate.new_folder import new_folder
 
     host, colon, port = master.rpartition(":") if master.count(":") == 1 else (master, "", "")
     if not host or (colon and not port.isdecimal()):

@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from pdwatch.gate.commands.output import write_out
+from pdwatch.gate.percentage import percent
 from pdwatch.gate.printable import printable
 from pdwatch.gate.run_folder import RunFolder
 from pdwatch.gate.verdict import LevelVerdict, Result, Verdict
-from pdwatch.gate.wording import percent
 
 _STYLES = {Result.PASS: "bold green", Result.FAIL: "bold red", Result.INCONCLUSIVE: "bold yellow"}
 _PIPE_WIDTH = 160

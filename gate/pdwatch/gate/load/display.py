@@ -9,8 +9,9 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from pdwatch.gate.console import PlainTalk
-from pdwatch.gate.load.run import Progress
-from pdwatch.gate.load.table import milliseconds, results_table
+from pdwatch.gate.load.progress import Progress
+from pdwatch.gate.load.sheet import rich_table
+from pdwatch.gate.load.table import milliseconds, results_sheet
 from pdwatch.gate.printable import printable
 
 
@@ -73,7 +74,7 @@ class PlainDisplay(QuietDisplay):
             self._current = None
         elif progress.current != self._current:
             self._current = progress.current
-            self._talk.begin(progress.current)
+            self._talk.begin(f"{progress.current}, {progress.note}" if progress.note else progress.current)
         else:
             first, pace = (milliseconds(progress.live.get(f"{name}_p50_seconds")) for name in ("ttft", "tpot"))
             note = f"{progress.ended} ended, {progress.in_flight} in flight, TTFT p50 {first} ms, TPOT p50 {pace} ms"
@@ -89,6 +90,7 @@ class LiveDisplay(QuietDisplay):
 
         self._console = Console(stderr=True, highlight=False)
         self._live = Live(console=self._console, transient=True, auto_refresh=False)
+        self._current: str | None = None
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -103,4 +105,8 @@ class LiveDisplay(QuietDisplay):
         self._console.print(printable(text), markup=False)
 
     def show(self, progress: Progress) -> None:
-        self._live.update(results_table(progress.levels, progress), refresh=True)
+        if progress.current != self._current:
+            self._current = progress.current
+            if progress.current is not None and progress.note:
+                self.say(f"{progress.current}, {progress.note}")
+        self._live.update(rich_table(results_sheet(progress.levels, progress)), refresh=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from pdwatch.gate.errors import OptionError
 
@@ -17,7 +17,11 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """One field an option; see the command's help. None is "not given"."""
+    """One field an option; see the command's help. None is "not given".
+
+    `given` has the fields that the command line names, so that one with its usual value is known to be meant.
+    Raises OptionError for options of which one would be ignored.
+    """
 
     url: str
     levels: str | None = None
@@ -34,46 +38,106 @@ class LoadOptions:
     repeats: int = 3
     replay: Path | None = None
     speed: float = 1.0
+    source: Path | None = None
     workload: str | None = None
     prompt_words: str | None = None
     max_tokens: int | None = None
     ignore_eos: bool = False
+    has_no_usage: bool = False
     cancel_rate: float = 0.0
     seed: int = 1
     slo: str | None = None
     slo_share: float = 0.95
+    check_slo: bool = False
     find_capacity: bool = False
     most: float = 512.0
+    most_minutes: float | None = None
     model: str | None = None
     dialect: Literal["auto", "sglang", "openai"] = "auto"
     timeout: float = 300.0
     bearer_token_environment: str | None = None
     ca_file: Path | None = None
     insecure: bool = False
-    max_loop_lag: float = 0.02
+    max_loop_lag: float | None = None
     metrics_port: int | None = None
     processes: int = 1
     expect_workers: int | None = None
     bind: str | None = None
     web: str | None = None
+    given: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        shapes = {"--rate": self.rate, "--ramp": self.ramp, "--waves": self.waves, "--replay": self.replay}
-        given = [name for name, value in shapes.items() if value is not None]
-        if len(given) > 1:
-            raise OptionError(f"{given[0]} and {given[1]} are two shapes of load: give one of them")
-        if self.levels is not None and given and given[0] != "--ramp":
-            raise OptionError(f"--levels is for users in closed loop: leave it out, or leave out {given[0]}")
-        if self.find_capacity and self.slo is None:
-            raise OptionError("--find-capacity needs limits to meet: add --slo, as in --slo ttft=1s,tpot=50ms")
-        if self.find_capacity and given and given[0] != "--rate":
-            raise OptionError(f"--find-capacity varies users or --rate: leave out {given[0]}")
-        if self.expect_workers is not None and self.processes > 1:
-            raise OptionError("--processes starts workers here, --expect-workers waits for others': give one of them")
-        if self.bind is not None and self.expect_workers is None:
-            raise OptionError("--bind is where workers of other machines join: add --expect-workers N, or leave it out")
-        if self.stagger is not None and given:
-            raise OptionError(f"--stagger is for users in closed loop: leave it out, or leave out {given[0]}")
+        for rule in NEEDS:
+            if self.is_given(rule.field) and not any(self.is_given(other) for other in rule.others):
+                others = " or ".join(map(option, rule.others))
+                raise OptionError(f"{option(rule.field)} {rule.reason}: add {others}, or leave it out")
+        for rule in CLASHES:
+            for other in rule.others:
+                if self.is_given(rule.field) and self.is_given(other):
+                    raise OptionError(f"{option(rule.field)} and {option(other)}: {rule.reason}; leave out one of them")
+        for field in ("levels", "rate"):
+            given = getattr(self, field)
+            if self.find_capacity and given is not None and "," in given:
+                raise OptionError(
+                    f"--find-capacity begins at one load and finds the others: give {option(field)} one number, not "
+                    f"`{given}`"
+                )
+
+    def is_given(self, field: str) -> bool:
+        """Whether the command line has the option of a field, or it differs from what it is without."""
+        return field in self.given or getattr(self, field) != _DEFAULTS[field]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How an option goes with others, with the reason why; the names are those of LoadOptions' fields."""
+
+    field: str
+    others: tuple[str, ...]
+    reason: str
+
+
+_DEFAULTS: Final = {field.name: field.default for field in fields(LoadOptions)}
+
+# options that do nothing without one of the others.
+NEEDS: Final = (
+    Rule("check_slo", ("slo",), "has no limits to check"),
+    Rule("slo_share", ("slo",), "is the share of requests that keep to the limits"),
+    Rule("find_capacity", ("slo",), "needs limits to meet, as in --slo ttft=1s,tpot=50ms"),
+    Rule("most", ("find_capacity",), "is where a search ends"),
+    Rule("most_minutes", ("find_capacity",), "is the time for a search"),
+    Rule("arrivals", ("rate",), "says how the schedule of --rate is drawn"),
+    Rule("burstiness", ("rate",), "says how the schedule of --rate is drawn"),
+    Rule("most_in_flight", ("rate", "replay"), "bounds an open loop"),
+    Rule("repeats", ("waves",), "says how often waves are gone through"),
+    Rule("speed", ("replay",), "says how fast a trace is replayed"),
+    Rule("bind", ("expect_workers",), "is where workers of other machines join"),
+)
+
+# options of which one would be ignored.
+CLASHES: Final = (
+    Rule("rate", ("ramp", "waves", "replay"), "they are two shapes of load"),
+    Rule("ramp", ("waves", "replay", "stagger"), "they are two shapes of load"),
+    Rule("waves", ("replay",), "they are two shapes of load"),
+    Rule("levels", ("rate", "waves", "replay"), "levels are users in closed loop, the other has none"),
+    Rule("stagger", ("rate", "waves", "replay"), "users are staggered in closed loop only"),
+    Rule("requests", ("duration",), "a measured part ends by either"),
+    Rule("waves", ("requests", "duration"), "waves end by themselves"),
+    Rule("replay", ("requests", "duration"), "a trace ends by itself"),
+    Rule("replay", ("warmup",), "a trace is sent as it is, all of it measured"),
+    Rule("find_capacity", ("ramp", "waves", "replay"), "a search varies users in closed loop, or --rate"),
+    Rule("find_capacity", ("requests", "duration"), "a search sends as many requests as each decision needs"),
+    Rule("find_capacity", ("check_slo",), "a search goes on to loads that miss the limits"),
+    Rule("processes", ("expect_workers",), "the one starts workers here, the other waits for others'"),
+    Rule("insecure", ("ca_file",), "a certificate is either checked or not"),
+    Rule("source", ("workload", "prompt_words", "max_tokens", "ignore_eos"), "the file says all that"),
+)
+
+
+def option(field: str) -> str:
+    """How the option of a field is written."""
+    written = {"bearer_token_environment": "--bearer-token-env", "has_no_usage": "--no-usage"}
+    return written.get(field) or f"--{field.replace('_', '-')}"
 
 
 def driver_arguments(options: LoadOptions) -> tuple[str, ...]:

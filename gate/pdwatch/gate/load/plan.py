@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pdwatch.gate.derive import EMBEDDED_MODEL
 from pdwatch.gate.errors import OptionError
 from pdwatch.gate.load.options import DEFAULT_LEVELS, LoadOptions, numbers
 from pdwatch.gate.load.probe import Server
-from pdwatch.gate.rows import CANDIDATE
+from pdwatch.gate.load.source import read_source
+from pdwatch.gate.names import CANDIDATE, EMBEDDED_MODEL
 from pdwatch.loadgen import Plan, Slo, ValidityLimits, read_trace
 
 WORKLOADS = "text, tool_calls, openai:FILE, sharegpt:FILE, bfcl or mooncake:FILE"
@@ -27,7 +27,7 @@ def make_load_plan(options: LoadOptions, server: Server) -> Plan:
         "dialect": server.dialect,
         "targets": {CANDIDATE: options.url},
         "model": server.model,
-        "source": _source(options, server.model),
+        **(_requests(options, server.model) if options.source is None else read_source(options.source)),
         "phases": [{"index": index, "arm": CANDIDATE, **phase} for index, phase in enumerate(phases)],
         "cancel_rate": options.cancel_rate,
         "request_timeout_seconds": options.timeout,
@@ -36,11 +36,9 @@ def make_load_plan(options: LoadOptions, server: Server) -> Plan:
         "is_verified": not options.insecure,
         "slo": None if options.slo is None else Slo.parse(options.slo),
         "search": _search(options) if options.find_capacity else None,
-        "limits": {
-            "most_loop_lag_p99_seconds": options.max_loop_lag,
-            "most_loop_lag_seconds": max(options.max_loop_lag, ValidityLimits().most_loop_lag_seconds),
-        },
+        "limits": _limits(options.max_loop_lag),
         "metrics_port": options.metrics_port,
+        **({"promises_usage": False} if options.has_no_usage else {}),
     }
     try:
         return Plan.model_validate(document)
@@ -56,18 +54,18 @@ def _phases(options: LoadOptions) -> Iterator[dict[str, Any]]:
     common = {
         "warmup_seconds": options.warmup,
         "window_seconds": options.duration,
-        "requests": None if options.find_capacity else options.requests,
+        "requests": options.requests,
     }
     if options.replay is not None:
         load = {"kind": "replay", "path": options.replay.absolute(), "speed": options.speed}
-        yield {**common, "warmup_seconds": 0.0, "requests": None, "level": options.most_in_flight, "load": load}
+        yield {**common, "warmup_seconds": 0.0, "level": options.most_in_flight, "load": load}
     elif options.waves is not None:
         sizes = numbers("--waves", options.waves, int, 1, "--waves 16,17,32")
         load = {"kind": "waves", "sizes": sizes, "repeats": options.repeats}
-        yield {**common, "requests": None, "level": max(sizes), "load": load}
+        yield {**common, "level": max(sizes), "load": load}
     elif options.rate is not None:
         rates = numbers("--rate", options.rate, float, 0.0, "--rate 5 or --rate 1,2,4")
-        for rate in rates[:1] if options.find_capacity else rates:
+        for rate in rates:
             load = {
                 "kind": "open",
                 "rate_per_second": rate,
@@ -76,8 +74,7 @@ def _phases(options: LoadOptions) -> Iterator[dict[str, Any]]:
             }
             yield {**common, "level": options.most_in_flight, "load": load}
     else:
-        levels = _levels(options)
-        for level in levels[:1] if options.find_capacity else levels:
+        for level in _levels(options):
             yield {**common, "level": level, "load": _closed(options)}
 
 
@@ -103,7 +100,20 @@ def _search(options: LoadOptions) -> dict[str, Any]:
     else:
         start = _levels(options)[0]
     kind = "users" if options.rate is None else "rate"
-    return {"kind": kind, "start": start, "most": options.most, "target_share": options.slo_share}
+    budget = {} if options.most_minutes is None else {"most_seconds": 60 * options.most_minutes}
+    return {"kind": kind, "start": start, "most": options.most, "target_share": options.slo_share, **budget}
+
+
+def _limits(most_loop_lag_p99_seconds: float | None) -> ValidityLimits:
+    limits = ValidityLimits()
+    if most_loop_lag_p99_seconds is None:
+        return limits
+    most = max(most_loop_lag_p99_seconds, limits.most_loop_lag_seconds)
+    return ValidityLimits(most_loop_lag_p99_seconds=most_loop_lag_p99_seconds, most_loop_lag_seconds=most)
+
+
+def _requests(options: LoadOptions, model: str) -> dict[str, Any]:
+    return {"source": _source(options, model)}
 
 
 def _source(options: LoadOptions, model: str) -> dict[str, Any]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import httpx
-
+from pdwatch.gate.asking import INFO_PATHS, Refused, Unanswered, authorization, get_json, is_sglang_info, served_models
 from pdwatch.gate.errors import NoModelList, OptionError
 from pdwatch.gate.load.options import LoadOptions
-from pdwatch.gate.preflight import INFO_PATHS, TIMEOUT_SECONDS, authorization, get_json, served_models
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,37 +24,46 @@ class Server:
 
 def probe(options: LoadOptions) -> Server:
     """Ask for models and dialect. Raises TargetError when nobody, or no model server, answers."""
-    headers = authorization(options.bearer_token_environment)
-    with httpx.Client(timeout=TIMEOUT_SECONDS, headers=headers, trust_env=False, verify=_tls(options)) as client:
-        try:
-            models = served_models(client, options.url)
-        except NoModelList:
-            # whoever names the model needs no list of them.
-            if options.model is None:
-                raise
-            models = ()
-        dialect, reason = _dialect(client, options)
+    headers, tls = authorization(options.bearer_token_environment), _tls(options)
+    try:
+        models = served_models(options.url, headers, tls)
+    except NoModelList:
+        # whoever names the model needs no list of them.
+        if options.model is None:
+            raise
+        models = ()
+    dialect, reason = _dialect(options, headers, tls)
     return Server(options.model or models[0], models, dialect, reason)
 
 
-def _dialect(client: httpx.Client, options: LoadOptions) -> tuple[Literal["sglang", "openai"], str]:
+def _dialect(
+    options: LoadOptions, headers: Mapping[str, str], tls: ssl.SSLContext | None
+) -> tuple[Literal["sglang", "openai"], str]:
     if options.dialect != "auto":
         return options.dialect, "as asked"
-    base = options.url.rstrip("/").removesuffix("/v1")
+    others = []
     for path in INFO_PATHS:
         try:
-            if isinstance(get_json(client, base + path), dict):
-                return "sglang", f"it answers {path}"
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+            answer = get_json(options.url, path, headers, tls)
+        except (Unanswered, Refused, ValueError):
             continue
+        if is_sglang_info(answer):
+            return "sglang", f"{path} shows SGLang's settings"
+        others.append(path)
+    if others:
+        return "openai", f"{others[0]} answers, but not as SGLang does"
     return "openai", f"it answers none of {', '.join(INFO_PATHS)}"
 
 
-def _tls(options: LoadOptions) -> ssl.SSLContext | bool:
+def _tls(options: LoadOptions) -> ssl.SSLContext | None:
+    """How the server's certificate is checked; None for the system's way."""
     if options.insecure:
-        return False
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
     if options.ca_file is None:
-        return True
+        return None
     try:
         return ssl.create_default_context(cafile=str(options.ca_file))
     except (OSError, ssl.SSLError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -31,7 +31,7 @@ class Record(BaseModel):
 class LevelResult(Record):
     """One phase: what was asked for, in words and numbers, and what came of it.
 
-    `decision` is the search's, None without one.
+    `decision` is the search's after `look` looks at this load, both None without a search.
     """
 
     name: str
@@ -42,12 +42,23 @@ class LevelResult(Record):
     client: ClientFacts
     validity: Validity
     decision: str | None = None
+    look: int | None = None
     slo: SloResult | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether no request was answered, so that nothing was measured."""
         return not self.summary.complete
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether what was measured is the server's: also where requests waited because it was too slow for a rate."""
+        return self.validity.is_valid or self.validity.is_bound_reached
+
+    @property
+    def is_as_asked(self) -> bool:
+        """Whether the level was the load asked for; a search is free to ask for more than a server can do."""
+        return self.validity.is_valid or (self.is_judged and self.decision is not None)
 
 
 class LoadResult(Record):
@@ -70,21 +81,33 @@ class LoadResult(Record):
     failure: str | None = None
 
     def exit_code(self, *, checks_slo: bool) -> int:
-        """The exit code; what the SLO says counts only when it is checked.
+        """The exit code; what the SLO says counts only when it is checked, and of a search the last look at each load.
 
-        0 measured; 1 SLO missed at a valid level; 2 a level INVALID, without an answer, or its SLO unclear; 3 nothing
+        0 measured; 1 SLO missed by the server; 2 a level INVALID, without an answer, or its SLO unclear; 3 nothing
         was measured, or the run ended early.
         """
-        valid = [level for level in self.levels if level.validity.is_valid and not level.is_empty]
-        if self.failure is not None or all(level.is_empty for level in self.levels):
+        levels = last_looks(self.levels)
+        judged = [level for level in levels if level.is_judged and not level.is_empty]
+        valid = [level for level in judged if level.is_as_asked]
+        if self.failure is not None or all(level.is_empty for level in levels):
             return 3
-        if checks_slo and any(level.slo is SloResult.MISSED for level in valid):
+        if checks_slo and any(level.slo is SloResult.MISSED for level in judged):
             return 1
         is_unclear = checks_slo and any(level.slo is SloResult.UNCLEAR for level in valid)
-        return 2 if is_unclear or len(valid) < len(self.levels) else 0
+        return 2 if is_unclear or len(valid) < len(levels) else 0
 
 
-def level_result(name: str, event: Mapping[str, Any], rate: float | None, slo_share: float) -> LevelResult:
+def last_looks(levels: Sequence[LevelResult]) -> list[LevelResult]:
+    """The levels, of a search the last look at each load only, in order of load: its decision is of all looks."""
+    if not any(level.look is not None for level in levels):
+        return list(levels)
+    last = {level.name: level for level in levels}
+    return sorted(last.values(), key=lambda level: level.rate_per_second or level.level)
+
+
+def level_result(
+    name: str, event: Mapping[str, Any], rate: float | None, slo_share: float, look: int | None = None
+) -> LevelResult:
     """The result of a phase from its `phase_end` event."""
     summary = PhaseSummary.model_validate(event["summary"])
     return LevelResult(
@@ -96,6 +119,7 @@ def level_result(name: str, event: Mapping[str, Any], rate: float | None, slo_sh
         client=ClientFacts.model_validate(event["client"]),
         validity=Validity.model_validate(event["validity"]),
         decision=event.get("decision"),
+        look=look,
         slo=_slo_result(summary, slo_share),
     )
 

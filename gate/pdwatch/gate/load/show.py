@@ -6,16 +6,13 @@ import sys
 from pathlib import Path
 
 import orjson
-from rich.console import Console
-from rich.text import Text
 
 from pdwatch.gate.commands.output import write_out
 from pdwatch.gate.load.results import LoadResult
 from pdwatch.gate.load.run import RESULT_NAME
-from pdwatch.gate.load.table import printable_notes, results_table
+from pdwatch.gate.load.sheet import plain_lines, rich_table
+from pdwatch.gate.load.table import printable_notes, results_sheet
 from pdwatch.gate.printable import printable
-
-_PIPE_WIDTH = 200
 
 
 def print_result(folder: Path, result: LoadResult, exit_code: int, as_json: bool) -> None:
@@ -28,10 +25,17 @@ def print_result(folder: Path, result: LoadResult, exit_code: int, as_json: bool
         }
         write_out(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
         return
-    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    sheet = results_sheet(result.levels)
+    under = [*printable_notes(result), f"results: {printable(str(folder / RESULT_NAME))}"]
+    if not sys.stdout.isatty():
+        write_out("\n".join((*plain_lines(sheet), *under)) + "\n")
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
     with console.capture() as rendered:
-        console.print(results_table(result.levels))
-        for note in printable_notes(result):
-            console.print(Text(note))
-        console.print(Text(f"results: {printable(str(folder / RESULT_NAME))}"))
+        console.print(rich_table(sheet))
+        for line in under:
+            console.print(Text(line))
     write_out(rendered.get())

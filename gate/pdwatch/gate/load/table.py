@@ -1,18 +1,17 @@
-"""The figures of a load run as a table, for a terminal and for a pipe."""
+"""The figures of a load run as a table, and the lines under it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rich.table import Table
-from rich.text import Text
-
-from pdwatch.gate.load.results import LevelResult, LoadResult, SloResult
-from pdwatch.gate.load.run import Progress
+from pdwatch.gate.load.progress import Progress
+from pdwatch.gate.load.results import LevelResult, LoadResult, SloResult, last_looks
+from pdwatch.gate.load.sheet import Cell, Sheet
+from pdwatch.gate.percentage import percent
 from pdwatch.gate.printable import printable
-from pdwatch.gate.wording import percent
 from pdwatch.loadgen import PhaseSummary
+from pdwatch.loadgen.outcome import NO_USAGE
 
 NONE: Final = "–"
 
@@ -24,27 +23,25 @@ _REST: Final = ("TPOT ms\np50/p99", "E2E ms\np50/p99", "tok/s", "req/s", "in\nfl
 _GOOD: Final = "good"
 
 
-def results_table(levels: Sequence[LevelResult], progress: Progress | None = None) -> Table:
-    """A row for each finished level, and one for the level under way. Long words are folded, never cut."""
+def results_sheet(levels: Sequence[LevelResult], progress: Progress | None = None) -> Sheet:
+    """A row for each finished level, of a search for each load, and one for the level under way."""
     has_slo = any(level.slo is not None for level in levels) or (progress is not None and progress.plan.slo is not None)
     has_schedule = any("scheduled_time_to_first_token_seconds" in level.summary.latencies for level in levels)
     scheduled = (_SCHEDULED,) if has_schedule else ()
-    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
-    for column in (*_FIRST, *scheduled, *_REST, *((_GOOD,) if has_slo else ()), "verdict"):
-        table.add_column(column, justify="left" if column in ("load", "verdict") else "right", overflow="fold")
-    for level in levels:
-        table.add_row(*_row(level, has_schedule, has_slo))
+    headings = (*_FIRST, *scheduled, *_REST, *((_GOOD,) if has_slo else ()), "verdict")
+    rows = [_row(level, has_schedule, has_slo) for level in last_looks(levels)]
     if progress is not None and progress.current is not None:
-        table.add_row(*_live_row(progress, has_schedule, has_slo))
-    return table
+        rows.append(_live_row(progress, has_schedule, has_slo))
+    return Sheet(headings, rows, left=frozenset({0, len(headings) - 1}))
 
 
 def notes(result: LoadResult) -> Iterator[str]:
     """The lines under the table: what is wrong with which level, failures with an example each, the search's answer."""
-    for level in result.levels:
+    levels = last_looks(result.levels)
+    for level in levels:
         if not level.is_empty:
             yield from _doubts(level)
-    for level in result.levels:
+    for level in levels:
         yield from _failures(level)
     slo = next((level.summary.goodput.slo for level in result.levels if level.summary.goodput is not None), None)
     if slo is not None and result.slo_share is not None:
@@ -58,7 +55,7 @@ def notes(result: LoadResult) -> Iterator[str]:
 def _doubts(level: LevelResult) -> Iterator[str]:
     summary = level.summary
     for reason in level.validity.reasons:
-        yield f"{level.name} INVALID: {reason}"
+        yield f"{level.name}{'' if level.is_as_asked else ' INVALID'}: {reason}"
     if summary.window.method == "none":
         yield f"{level.name} not steady: {summary.window.detail}; figures are of the whole measured part"
     if summary.without_usage:
@@ -66,6 +63,10 @@ def _doubts(level: LevelResult) -> Iterator[str]:
             f"{level.name}: {summary.without_usage} answers had no usage, so their tokens are not counted "
             "and they have no TPOT"
         )
+    if summary.unrefused:
+        yield f"{level.name}: {summary.unrefused} prompts longer than the context were answered, not refused"
+    if summary.unsent:
+        yield f"{level.name}: {summary.unsent} requests were due and never sent; for the SLO they are not good"
     if summary.defects:
         shown = ", ".join(f"{code} ×{count}" for code, count in sorted(summary.defects.items()))
         yield f"{level.name}: departures from the protocol: {shown}"
@@ -76,41 +77,46 @@ def _failures(level: LevelResult) -> Iterator[str]:
     for outcome, example in sorted(summary.examples.items()):
         count = summary.outcomes.get(outcome, 0)
         where = f"{count} of {summary.sent}" if count else "outside the window"
-        yield f"{level.name}: {outcome} {where}, e.g. {example or 'without a word'}"
+        yield f"{level.name}: {outcome} {where}, e.g. {example or 'without a word'}{_remedy(outcome, example)}"
 
 
-def _row(level: LevelResult, has_schedule: bool, has_slo: bool) -> tuple[str | Text, ...]:
+def _remedy(outcome: str, example: str) -> str:
+    return "; --no-usage takes such answers for complete" if (outcome, example) == ("truncated", NO_USAGE) else ""
+
+
+def _row(level: LevelResult, has_schedule: bool, has_slo: bool) -> tuple[Cell, ...]:
     summary = level.summary
+    name = level.name if level.look is None or level.look == 1 else f"{level.name}\n{level.look} looks"
     return (
-        level.name,
-        _requests(summary),
-        _pair(summary, "time_to_first_token_seconds"),
-        *((_pair(summary, "scheduled_time_to_first_token_seconds"),) if has_schedule else ()),
-        _pair(summary, "time_per_output_token_seconds"),
-        _pair(summary, "end_to_end_seconds"),
-        _number(summary.output_tokens_per_second),
-        _number(summary.complete_per_second),
-        _number(summary.in_flight_mean),
+        Cell(name),
+        Cell(_requests(summary)),
+        Cell(_pair(summary, "time_to_first_token_seconds")),
+        *((Cell(_pair(summary, "scheduled_time_to_first_token_seconds")),) if has_schedule else ()),
+        Cell(_pair(summary, "time_per_output_token_seconds")),
+        Cell(_pair(summary, "end_to_end_seconds")),
+        Cell(_number(summary.output_tokens_per_second)),
+        Cell(_number(summary.complete_per_second)),
+        Cell(_number(summary.in_flight_mean)),
         *((_good(level),) if has_slo else ()),
         _verdict(level),
     )
 
 
-def _live_row(progress: Progress, has_schedule: bool, has_slo: bool) -> tuple[str | Text, ...]:
+def _live_row(progress: Progress, has_schedule: bool, has_slo: bool) -> tuple[Cell, ...]:
     live = progress.live
     good = live.get("good_share")
     return (
-        progress.current or "",
-        str(progress.ended),
-        _joined(live.get("ttft_p50_seconds"), live.get("ttft_p99_seconds")),
-        *((NONE,) if has_schedule else ()),
-        _joined(live.get("tpot_p50_seconds"), live.get("tpot_p99_seconds")),
-        NONE,
-        _number(live.get("output_tokens_per_second")),
-        _number(live.get("complete_per_second")),
-        str(progress.in_flight),
-        *((NONE if good is None else percent(good),) if has_slo else ()),
-        Text(f"{progress.elapsed_seconds:.0f} s …", "dim"),
+        Cell(progress.current or ""),
+        Cell(str(progress.ended)),
+        Cell(_joined(live.get("ttft_p50_seconds"), live.get("ttft_p99_seconds"))),
+        *((Cell(NONE),) if has_schedule else ()),
+        Cell(_joined(live.get("tpot_p50_seconds"), live.get("tpot_p99_seconds"))),
+        Cell(NONE),
+        Cell(_number(live.get("output_tokens_per_second"))),
+        Cell(_number(live.get("complete_per_second"))),
+        Cell(str(progress.in_flight)),
+        *((Cell(NONE if good is None else percent(good)),) if has_slo else ()),
+        Cell(f"{progress.elapsed_seconds:.0f} s …", "dim"),
     )
 
 
@@ -118,6 +124,8 @@ def _requests(summary: PhaseSummary) -> str:
     told = [str(summary.complete)]
     if summary.failed:
         told.append(f"{summary.failed} failed")
+    if summary.expected_errors:
+        told.append(f"{summary.expected_errors} refused")
     if summary.cancelled:
         told.append(f"{summary.cancelled} cancelled")
     return "\n".join(told)
@@ -132,23 +140,26 @@ def _joined(one: float | None, other: float | None) -> str:
     return NONE if one is None or other is None else f"{milliseconds(one)}/{milliseconds(other)}"
 
 
-def _good(level: LevelResult) -> str | Text:
+def _good(level: LevelResult) -> Cell:
     goodput = level.summary.goodput
     if goodput is None or goodput.share is None:
-        return NONE
+        return Cell(NONE)
+    if level.look is not None:
+        # a search decides from all looks; what this one would have said is no second verdict.
+        return Cell(percent(goodput.share))
     style = {SloResult.MET: "green", SloResult.MISSED: "red"}.get(level.slo or SloResult.UNCLEAR, "yellow")
-    return Text(f"{percent(goodput.share)}\n{level.slo}", style)
+    return Cell(f"{percent(goodput.share)}\n{level.slo}", style)
 
 
-def _verdict(level: LevelResult) -> Text:
+def _verdict(level: LevelResult) -> Cell:
     if level.is_empty:
-        return Text("no answer", "bold red")
-    if not level.validity.is_valid:
-        return Text("INVALID", "bold red")
+        return Cell("no answer", "bold red")
+    if not level.is_as_asked:
+        return Cell("INVALID", "bold red")
     if level.decision is not None:
-        return Text(level.decision.replace("_", " "))
+        return Cell(level.decision.replace("_", " "))
     steady = level.summary.window.method
-    return Text("not\nsteady", "yellow") if steady == "none" else Text("valid", "green")
+    return Cell("not\nsteady", "yellow") if steady == "none" else Cell("valid", "green")
 
 
 def milliseconds(seconds: float | None) -> str:
@@ -159,7 +170,9 @@ def milliseconds(seconds: float | None) -> str:
 def _number(value: float | None) -> str:
     if value is None:
         return NONE
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    # by what is left of the point once rounded: 9.996 is 10.0.
+    texts = (f"{value:.{decimals}f}" for decimals in (2, 1))
+    return next((text for text in texts if len(text) <= 4), f"{value:.0f}")
 
 
 def printable_notes(result: LoadResult) -> list[str]:

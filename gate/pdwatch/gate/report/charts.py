@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from pdwatch.gate.names import BASELINE, CANDIDATE
+from pdwatch.gate.percentage import percent
 from pdwatch.gate.report.scale import Scale, evenly, short, ticks_from_zero
 from pdwatch.gate.report.svg import Svg
-from pdwatch.gate.rows import BASELINE, CANDIDATE
 from pdwatch.gate.verdict import ArmSummary, LevelVerdict, Quantiles
-from pdwatch.gate.wording import percent
 
 WIDTH = 360
 HEIGHT = 236

@@ -9,6 +9,7 @@ from importlib.resources import files
 from jinja2 import BaseLoader, Environment, StrictUndefined, Template
 from markupsafe import Markup
 
+from pdwatch.gate.percentage import percent
 from pdwatch.gate.report.charts import corruption_chart, latency_chart
 from pdwatch.gate.report.evidence import failure_groups
 from pdwatch.gate.report.facts import run_facts, server_facts
@@ -18,7 +19,7 @@ from pdwatch.gate.rows import RequestRow
 from pdwatch.gate.run_folder import RunRecord
 from pdwatch.gate.server_samples import ServerSamples
 from pdwatch.gate.verdict import Verdict
-from pdwatch.gate.wording import MEANING, percent
+from pdwatch.gate.wording import MEANING
 
 
 def render_report(record: RunRecord, verdict: Verdict, rows: Sequence[RequestRow], samples: ServerSamples) -> str:

@@ -9,9 +9,9 @@ from functools import reduce
 import numpy as np
 from markupsafe import Markup
 
+from pdwatch.gate.names import BASELINE, CANDIDATE
 from pdwatch.gate.report.scale import Scale, runs, short, ticks_from_zero
 from pdwatch.gate.report.svg import Svg
-from pdwatch.gate.rows import BASELINE, CANDIDATE
 from pdwatch.gate.server_samples import Line, ServerSamples
 
 WIDTH = 960

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ..live import LiveHistogram
+from ..plan import Phase
 from ..row import RequestRow
 from ..summary import Distribution, PhaseSummary
 from ..transcript import Outcome
@@ -41,17 +42,16 @@ class Board:
     """A Watcher that keeps what the two tabs show."""
 
     def __init__(self) -> None:
-        self._title = ""
-        self._histograms: dict[str, LiveHistogram] = {}
+        self._title = "no phase yet"
+        self._histograms = {name: LiveHistogram() for name in _LATENCIES}
         self._outcomes: Counter[Outcome] = Counter()
         self._figures: Mapping[str, Any] = {}
         self._ended: Rows = []
         self._validity = ""
-        self.begin("no phase yet")
 
-    def begin(self, title: str) -> None:
+    def begin(self, phase: Phase) -> None:
         """A phase begins."""
-        self._title = title
+        self._title = f"{phase.arm}, {phase.load.kind}, {phase.load.title(phase.level)}"
         self._histograms = {name: LiveHistogram() for name in _LATENCIES}
         self._outcomes.clear()
         self._figures = {}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..exposition import Exposition, serve_exposition
-from ..plan import Plan
+from ..plan import Phase, Plan
 from ..row import RequestRow
 from ..summary import PhaseSummary
 from ..validity import Validity
@@ -21,16 +21,17 @@ class Exhibit:
         self._exposition = Exposition(plan.slo)
         self.close = serve_exposition(self._exposition, plan.metrics_port)
 
-    def begin(self, title: str) -> None:
-        """Nothing to do."""
+    def begin(self, phase: Phase) -> None:
+        """A phase begins."""
+        self._exposition.begin(phase)
 
     def row(self, row: RequestRow) -> None:
         """Count a request."""
         self._exposition.observe(row)
 
     def progress(self, figures: Mapping[str, Any]) -> None:
-        """Show how many are in flight."""
-        self._exposition.set_gauges(in_flight=figures["in_flight"])
+        """Show how many are in flight, of how many users, and the worst worker's loop lag."""
+        self._exposition.set_gauges(**{name: figures[name] for name in ("in_flight", "users", "loop_lag_seconds")})
 
     def end(self, summary: PhaseSummary, validity: Validity) -> None:
         """Nothing to do."""

@@ -21,6 +21,10 @@ _SUMS: Final = (
     "recorder_backlog_most_bytes",
     "send_backlog_most_bytes",
     "requests_made_late",
+    "most_in_flight",
+    "bound_in_flight",
+    "client_refusals",
+    "back_off_seconds",
 )
 _WORST: Final = (
     "loop_lag_p50_seconds",
@@ -60,11 +64,14 @@ def with_process(client: ClientFacts, name: str, use: Mapping[str, float]) -> Cl
 def judge_workers(workers: Sequence[WorkerFacts], limits: ValidityLimits, lost: Iterable[str]) -> Validity:
     """Each worker held against the limits; `lost` says of each that died what is known."""
     reasons = list(lost)
+    are_bound = not reasons
     for worker in workers:
-        found = list(judge_validity(worker.client, limits).reasons)
+        validity = judge_validity(worker.client, limits)
+        found = []
         if worker.start_lag_seconds > MOST_START_LAG_SECONDS:
             found.append(f"it began {worker.start_lag_seconds * 1000:.0f} ms after the agreed time")
         if worker.clock_uncertainty_seconds > MOST_CLOCK_UNCERTAINTY_SECONDS:
             found.append(f"its clock is known to ±{worker.clock_uncertainty_seconds * 1000:.3g} ms only")
-        reasons += [f"worker {worker.index}: {reason}" for reason in found]
-    return Validity(is_valid=not reasons, reasons=tuple(reasons))
+        are_bound = are_bound and not found and (validity.is_valid or validity.is_bound_reached)
+        reasons += [f"worker {worker.index}: {reason}" for reason in (*validity.reasons, *found)]
+    return Validity(is_valid=not reasons, reasons=tuple(reasons), is_bound_reached=bool(reasons) and are_bound)

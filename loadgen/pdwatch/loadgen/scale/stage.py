@@ -16,10 +16,10 @@ import numpy  # noqa: F401
 from ..capacity import CapacitySearch
 from ..errors import LoadgenError
 from ..live import Live
-from ..load import ClosedLoad, OpenLoad
 from ..plan import Phase, Plan
 from ..row import RequestRow
-from ..steady import Window, steady_window, whole_window
+from ..search import Look, looks
+from ..steady import Window, phase_window
 from ..summary import PhaseSummary, margins, summarise
 from ..transcript import Label, Outcome
 from ..validity import ClientFacts, Validity
@@ -43,7 +43,7 @@ _PROGRESS_SECONDS: Final = 1.0
 class Watcher(Protocol):
     """Shows a run while it runs."""
 
-    def begin(self, title: str) -> None:
+    def begin(self, phase: Phase) -> None:
         """A phase begins."""
 
     def row(self, row: RequestRow) -> None:
@@ -58,7 +58,11 @@ class Watcher(Protocol):
 
 @dataclass(slots=True)
 class _Run:
-    """A phase under way. `clocks` are the offsets at its beginning, by worker."""
+    """A phase under way. `clocks` are the offsets at its beginning, by worker.
+
+    `rows` of the whole phase are in memory until it is summed up, about 1.5 KB each and 16 bytes for each output
+    token: the gaps between tokens and between chunks, of which percentiles over all workers need every one.
+    """
 
     phase: Phase
     workers: Sequence[Worker]
@@ -70,6 +74,7 @@ class _Run:
     begin_seconds: float = 0.0
     waves: int = 0
     is_released: bool = False
+    ended_early: str | None = None
 
 
 class Stage:
@@ -112,37 +117,28 @@ class Stage:
         if event["event"] == "wave_wanted" and self._all(run, "wave_wanted", number=run.waves):
             run.waves += 1
             at_seconds = time.monotonic() + _WAVE_SECONDS
-            is_warm_up = at_seconds < run.begin_seconds + run.phase.warmup_seconds
+            is_warm_up = at_seconds < run.begin_seconds + run.phase.lead_seconds
             label = Label.WARMUP if is_warm_up else Label.MEASURED
             self._crew.tell(run.workers, {"do": "wave", "label": label.value, "at_seconds": at_seconds})
+        elif event["event"] == "ended_early" and run.ended_early is None:
+            run.ended_early = event["reason"]
+            self._report({"event": "ended_early", **_names(run.phase), "reason": run.ended_early})
         elif event["event"] == "measured_ended" and self._all(run, "measured_ended", phase=run.phase.index):
             run.is_released = True
             self._crew.tell(run.workers, {"do": "release"})
 
     def _search(self, search: CapacitySearch, template: Phase) -> dict[str, Any]:
-        index = 0
-        while (load := search.next_load()) is not None:
-            wanted: dict[str, Any] = {"index": index, "requests": search.config.requests(load)}
-            if isinstance(template.load, OpenLoad):
-                wanted["load"] = template.load.model_copy(update={"rate_per_second": load})
-            else:
-                wanted["level"] = int(load)
-
-            def decide(found: PhaseSummary, taken: list[float], validity: Validity, load: float = load) -> str | None:
-                if not validity.is_valid:
-                    search.stop(load, f"the client was the limit: {validity.reasons[0]}")
-                    return None
-                return search.add(load, taken, found.in_flight_mean or load).value
-
-            self._run_phase(template.model_copy(update=wanted), {"search_load": load}, decide)
-            index += 1
-        return {"phases": index, "capacity": search.statement()}
+        phases = 0
+        for look in looks(search, template):
+            self._run_phase(look.phase, {"search_load": look.load}, look)
+            phases += 1
+        return {"phases": phases, "capacity": search.statement()}
 
     def _run_phase(
         self,
         phase: Phase,
         extra: dict[str, Any],
-        decide: Callable[[PhaseSummary, list[float], Validity], str | None] | None = None,
+        look: Look | None = None,
     ) -> None:
         run = self._make_ready(phase)
         error: WorkerLost | Stopped | None = None
@@ -153,7 +149,7 @@ class Stage:
             error = lost
             # what is left of it cannot be the load that was asked for.
             self._crew.close_drivers(is_early=True)
-        self._conclude(run, extra, decide)
+        self._conclude(run, extra, look)
         self._run = None
         if error is not None:
             raise error
@@ -176,7 +172,7 @@ class Stage:
         crew.tell(workers, {"do": "begin", "at_seconds": run.begin_seconds})
         crew.wait(lambda: self._all(run, "phase_start", phase=phase.index))
         for watcher in self._watchers:
-            watcher.begin(f"{phase.arm}, level {phase.level}, {phase.load.kind}")
+            watcher.begin(phase)
         target = run.workers[0].events["phase_start"]["target"]
         self._report({"event": "phase_start", **_names(phase), "target": target, **self._window(run, "phase_start")})
         return run
@@ -209,7 +205,7 @@ class Stage:
         self,
         run: _Run,
         extra: dict[str, Any],
-        decide: Callable[[PhaseSummary, list[float], Validity], str | None] | None,
+        look: Look | None,
     ) -> None:
         crew, plan, phase = self._crew, self._plan, run.phase
         clocks = {worker.index: between(run.clocks[worker.index], worker.clock) for worker in run.workers}
@@ -226,12 +222,17 @@ class Stage:
             client, "leader", {"cpu_seconds": cpu_seconds, "elapsed_seconds": max(0.0, elapsed_seconds)}
         )
         times = self._window(run, "phase_end", clocks)
+        told = [worker.events["phase_end"] for worker in run.workers if _has_told(worker, "phase_end", phase)]
+        unsent = sum(one["summary"]["unsent"] for one in told)
 
         def sum_up() -> tuple[Window, PhaseSummary, list[float]]:
             rows = [_on_our_clock(row, clocks[index]) for index, row in run.rows]
-            window = _window_of(phase, rows, times["window_starts_seconds"], times["window_ends_seconds"])
-            taken = margins(rows, window, plan.slo) if decide is not None and plan.slo is not None else []
-            return window, summarise(rows, window, plan.slo), taken
+            starts, ends = times["window_starts_seconds"], times["window_ends_seconds"]
+            window = phase_window(phase.load, phase.level, rows, starts, ends)
+            taken = []
+            if look is not None and plan.slo is not None:
+                taken = margins(rows, window, plan.slo, unsent=unsent)
+            return window, summarise(rows, window, plan.slo, unsent=unsent), taken
 
         # in a thread: the loop goes on telling the workers that we are there.
         window, summary, taken = gevent.get_hub().threadpool.apply(sum_up)
@@ -247,10 +248,11 @@ class Stage:
             "client": client.model_dump(mode="json"),
             "validity": validity.model_dump(mode="json"),
             "workers": records,
+            **({} if run.ended_early is None else {"ended_early": run.ended_early}),
             **extra,
         }
-        if decide is not None:
-            event["decision"] = decide(summary, taken, validity)
+        if look is not None:
+            event["decision"] = look.decide(window, taken, summary.in_flight_mean, validity)
         for watcher in self._watchers:
             watcher.end(summary, validity)
         self._report(event)
@@ -258,7 +260,7 @@ class Stage:
     def _facts(self, run: _Run, worker: Worker, clock: ClockOffset) -> WorkerFacts:
         ended, started = worker.events["phase_end"], worker.events["phase_start"]
         client = with_process(ClientFacts.model_validate(ended["client"]), "agent", ended["agent"])
-        began_seconds = clock.to_ours(started["window_starts_seconds"]) - run.phase.warmup_seconds
+        began_seconds = clock.to_ours(started["window_starts_seconds"]) - run.phase.lead_seconds
         lag_seconds = max(0.0, began_seconds - run.begin_seconds)
         return WorkerFacts(worker.index, client, lag_seconds, clock.uncertainty_seconds)
 
@@ -313,6 +315,8 @@ class Stage:
             "measured": sum(count for (label, _), count in run.ended.items() if label is Label.MEASURED),
             "cancelled": sum(count for (_, outcome), count in run.ended.items() if outcome is Outcome.CANCELLED),
             "errors": dict(errors),
+            "users": sum(one.get("users", 0) for one in told),
+            "unsent": sum(one.get("unsent", 0) for one in told),
             "loop_lag_seconds": max((one.get("loop_lag_seconds", 0.0) for one in told), default=0.0),
         }
 
@@ -332,14 +336,6 @@ def _on_our_clock(row: RequestRow, clock: ClockOffset) -> RequestRow:
         sent_seconds=clock.to_ours(row.sent_seconds),
         ended_seconds=clock.to_ours(row.ended_seconds),
     )
-
-
-def _window_of(phase: Phase, rows: Sequence[RequestRow], starts_seconds: float, ends_seconds: float) -> Window:
-    load = phase.load
-    if not isinstance(load, OpenLoad | ClosedLoad):
-        return whole_window(starts_seconds, ends_seconds, f"{load.kind}: not meant to be steady")
-    intended = phase.level if isinstance(load, ClosedLoad) else None
-    return steady_window(rows, intended, starts_seconds, ends_seconds)
 
 
 def _has_told(worker: Worker, event: str, phase: Phase) -> bool:

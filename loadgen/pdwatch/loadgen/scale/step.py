@@ -18,7 +18,7 @@ from ..errors import LoadgenError
 from ..load import WavesLoad
 from ..messages import PhaseFigures
 from ..pacing import Pace, Turn, WavesPace
-from ..phases import PhaseRunner, Report
+from ..phases import PhaseRunner, Report, measured_unsent
 from ..plan import Phase
 from ..poller import Poller
 from ..session import PhaseRun, Session
@@ -92,7 +92,8 @@ class StepRunner(PhaseRunner):
             return None
         if recorder.pending:
             raise LoadgenError(f"{recorder.pending} requests were not recorded within {_RECORDING_SECONDS:g} s")
-        return PhaseFigures(run.phase.index, {}, {}, None)
+        # of what was never sent there is no row: the leader must be told.
+        return PhaseFigures(run.phase.index, {}, {"unsent": measured_unsent(run)}, None)
 
     def _until(self, is_over: Callable[[], bool]) -> bool:
         """Wait without a phase under way; False when the run was stopped instead."""

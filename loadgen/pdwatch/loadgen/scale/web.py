@@ -21,7 +21,7 @@ from locust.runners import STATE_RUNNING, STATE_STOPPED
 from locust.web import WebUI
 
 from ..errors import PlanError
-from ..plan import Plan
+from ..plan import Phase, Plan
 from ..row import RequestRow
 from ..transcript import Outcome
 from .board import ENDED_COLUMNS, LIVE_COLUMNS, PERCENTS, Board
@@ -67,14 +67,13 @@ class WebBoard(Board):
         # what a page that is opened later shows of the time before.
         self._history = gevent.spawn(locust.stats.stats_history, runner)
 
-    def begin(self, title: str) -> None:
-        super().begin(title)
-        if hasattr(self, "_runner"):
-            self._runner.update_state(STATE_RUNNING)
+    def begin(self, phase: Phase) -> None:
+        super().begin(phase)
+        self._runner.update_state(STATE_RUNNING)
 
     def row(self, row: RequestRow) -> None:
         super().row(row)
-        is_failure = row.outcome not in (Outcome.COMPLETE, Outcome.CANCELLED)
+        is_failure = row.is_failure
         has_time = row.outcome is Outcome.COMPLETE and row.end_to_end_seconds is not None
         self._runner.environment.events.request.fire(  # type: ignore[no-untyped-call]
             request_type="E2E",
