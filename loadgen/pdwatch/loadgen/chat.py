@@ -226,5 +226,5 @@ def _shared(environment: Environment) -> _Shared:
     shared = _by_environment.get(id(environment))
     if shared is None:
         shared = _by_environment[id(environment)] = _Shared(Poller(), Meter(), _Figures())
-        environment.events.quitting.add_listener(shared.figures.print)  # type: ignore[no-untyped-call]
+        environment.events.quitting.add_listener(shared.figures.print)  # type: ignore[no-untyped-call]  # Locust leaves it untyped
     return shared

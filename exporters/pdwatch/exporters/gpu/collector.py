@@ -193,7 +193,7 @@ class _Reader:
             if name in static:
                 self.numbers[name] = static[name]
                 continue
-            reading = self.attempt(name, lambda name=name: device.read(name))  # type: ignore[misc]
+            reading = self.attempt(name, lambda name=name: device.read(name))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
             if self.is_lost:
                 return
             if isinstance(reading, Mapping):

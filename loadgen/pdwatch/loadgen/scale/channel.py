@@ -88,7 +88,7 @@ class LeadRunner(MasterRunner):
     def close(self) -> None:
         """Listen no more."""
         self.greenlet.kill(block=True)
-        self.server.close(linger=1000)  # type: ignore[no-untyped-call]
+        self.server.close(linger=1000)  # type: ignore[no-untyped-call]  # Locust leaves it untyped
 
 
 def check_host(host: str, port: int) -> None:
@@ -146,6 +146,6 @@ class FollowRunner(WorkerRunner):
     def close(self) -> None:
         """Tell the master that we end."""
         with contextlib.suppress(RPCError):
-            self.client.send(Message("quit", None, self.client_id))  # type: ignore[no-untyped-call]
+            self.client.send(Message("quit", None, self.client_id))  # type: ignore[no-untyped-call]  # Locust leaves it untyped
         self.greenlet.kill(block=True)
-        self.client.close(linger=1000)  # type: ignore[no-untyped-call]
+        self.client.close(linger=1000)  # type: ignore[no-untyped-call]  # Locust leaves it untyped

@@ -146,7 +146,7 @@ class Crew:
             for worker in self.workers:
                 self.runner.transmit(worker.name, {"ping": time.monotonic()})
             limit_seconds = time.monotonic() + _PING_SECONDS
-            self.wait(lambda number=number: self._have_answered(number + 1), limit_seconds)  # type: ignore[misc]
+            self.wait(lambda number=number: self._have_answered(number + 1), limit_seconds)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
         for worker in self.workers:
             if not worker.pings:
                 raise self._lose(worker, "it does not answer when it is asked for the time")

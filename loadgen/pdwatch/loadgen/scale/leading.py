@@ -160,7 +160,7 @@ class Lead:
             if worker.closed is not None and worker.closed["status"] == EXIT_COULD_NOT_RUN
         ]
         if could_not_begin:
-            return _ended(could_not_begin[0].closed["error"], EXIT_COULD_NOT_RUN)  # type: ignore[index]
+            return _ended(could_not_begin[0].closed["error"], EXIT_COULD_NOT_RUN)  # type: ignore[index]  # they are those that have one
         return _ended(str(error), EXIT_BROKE_OFF)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import gevent
 
 # percentiles of many values load it, and two threads that load it at once each see a part of it under gevent.
-import numpy  # noqa: F401
+import numpy  # noqa: F401  # for its loading alone
 
 from ..capacity import CapacitySearch
 from ..errors import LoadgenError

@@ -47,7 +47,7 @@ class WebBoard(Board):
                 f"web UI: {host}:{port} cannot be listened on ({os.strerror(error.errno or 0)}); choose another"
             ) from None
         # documented as replaceable; ours keeps 0.1 ms.
-        locust.stats.bucket_response_time = _tenths  # type: ignore[assignment]
+        locust.stats.bucket_response_time = _tenths  # type: ignore[assignment]  # a module function replaced
         locust.stats.PERCENTILES_TO_CHART = [percent / 100 for percent in PERCENTS]
         self._web = WebUI(environment, host, port, delayed_start=True)
         self._web.template_args |= {
@@ -63,7 +63,7 @@ class WebBoard(Board):
         app.after_request(self._extended)
         # a page in the state before a run would show a form, and never look again.
         runner.update_state(STATE_RUNNING)
-        self._web.start()  # type: ignore[no-untyped-call]
+        self._web.start()  # type: ignore[no-untyped-call]  # Locust leaves it untyped
         # what a page that is opened later shows of the time before.
         self._history = gevent.spawn(locust.stats.stats_history, runner)
 
@@ -75,7 +75,7 @@ class WebBoard(Board):
         super().row(row)
         is_failure = row.is_failure
         has_time = row.outcome is Outcome.COMPLETE and row.end_to_end_seconds is not None
-        self._runner.environment.events.request.fire(  # type: ignore[no-untyped-call]
+        self._runner.environment.events.request.fire(  # type: ignore[no-untyped-call]  # Locust leaves it untyped
             request_type="E2E",
             name=f"{row.arm}, level {row.level}",
             response_time=row.end_to_end_seconds * 1000 if has_time and row.end_to_end_seconds else None,
@@ -95,7 +95,7 @@ class WebBoard(Board):
         self._runner.update_state(STATE_STOPPED)
         with contextlib.suppress(AttributeError):
             # there is no server when its greenlet never ran.
-            self._web.stop()  # type: ignore[no-untyped-call]
+            self._web.stop()  # type: ignore[no-untyped-call]  # Locust leaves it untyped
 
     def _extended(self, response: Response) -> Response:
         if request.path == "/stats/requests" and response.is_json:
