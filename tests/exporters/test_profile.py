@@ -273,7 +273,7 @@ def test_the_sweep_agrees_with_counting(intervals: list[tuple[int, int, int]], e
     try:
         found = attribute(starts, ends, groups, 3, bounds)
     finally:
-        attribution_module._CHUNK = before  # type: ignore[misc]
+        attribution_module._CHUNK = before  # type: ignore[misc]  # a Final, put back
     expected = reference(starts, ends, groups, 3, bounds)
     for got, want in zip((found.attributed, found.busy, found.idle), expected, strict=True):
         np.testing.assert_allclose(got, want, atol=1e-9)

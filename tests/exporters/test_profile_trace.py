@@ -77,7 +77,7 @@ def test_reads_any_events_in_any_pieces(
     try:
         found = list(read_events(path))
     finally:
-        module._CHUNK_BYTES = before  # type: ignore[misc]
+        module._CHUNK_BYTES = before  # type: ignore[misc]  # a Final, put back
     if all(ord(letter) < 0xD800 or ord(letter) > 0xDFFF for letter in json.dumps(events, ensure_ascii=False)):
         assert found == events
 

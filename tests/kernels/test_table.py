@@ -28,7 +28,7 @@ def tables_are_made_anew() -> None:
 def stand_in(monkeypatch: pytest.MonkeyPatch, interpreted: bool) -> None:
     """Triton and its tables, where neither may be installed."""
     triton = ModuleType("triton")
-    triton.knobs = SimpleNamespace(runtime=SimpleNamespace(interpret=interpreted))  # type: ignore[attr-defined]
+    triton.knobs = SimpleNamespace(runtime=SimpleNamespace(interpret=interpreted))  # type: ignore[attr-defined]  # a module made up
     modules = {"triton": triton}
     for name in ("triton_table_indexer", "triton_table_mla"):
         module = ModuleType(f"pdwatch.kernels.{name}")
@@ -72,10 +72,10 @@ def test_triton_runs_on_a_gpu_or_interpreted(interpreted: bool, gpu: bool, monke
     assert table == KernelTable(
         name="triton",
         indexer_logits="triton_table_indexer.indexer_logits",  # type: ignore[arg-type]  # a stand-in
-        indexer_logits_prefill="triton_table_indexer.indexer_logits_prefill",  # type: ignore[arg-type]
-        select_topk="triton_table_indexer.select_topk",  # type: ignore[arg-type]
-        sparse_mla_decode="triton_table_mla.sparse_mla_decode",  # type: ignore[arg-type]
-        sparse_mla_prefill="triton_table_mla.sparse_mla_prefill",  # type: ignore[arg-type]
+        indexer_logits_prefill="triton_table_indexer.indexer_logits_prefill",  # type: ignore[arg-type]  # a stand-in
+        select_topk="triton_table_indexer.select_topk",  # type: ignore[arg-type]  # a stand-in
+        sparse_mla_decode="triton_table_mla.sparse_mla_decode",  # type: ignore[arg-type]  # a stand-in
+        sparse_mla_prefill="triton_table_mla.sparse_mla_prefill",  # type: ignore[arg-type]  # a stand-in
         devices=("cpu",) if interpreted else ("cuda",),
     )
     _table._triton.cache_clear()

@@ -18,10 +18,10 @@ from gevent.event import AsyncResult, Event
 from .capacity import CapacitySearch
 from .crowd import Crowd
 from .errors import LoadgenError
-from .load import OpenLoad, ReplayLoad
+from .load import ReplayLoad
 from .messages import Asking, Closing, PhaseFigures
 from .pacing import Pace, make_pace, warm_up_requests
-from .plan import Phase
+from .plan import Phase, phase_names
 from .search import Look, looks
 from .session import PhaseRun, Session
 from .steady import Window
@@ -99,7 +99,7 @@ class PhaseRunner:
         validity = judge_validity(facts, self._session.plan.limits)
         event = {
             "event": "phase_end",
-            **_names(phase),
+            **phase_names(phase),
             **_window(run),
             **self._counts(run),
             "summary": figures.summary,
@@ -155,7 +155,7 @@ class PhaseRunner:
         plan, meter, pace = self._session.plan, self._session.meter, run.pace
         longest_request_seconds = plan.connect_timeout_seconds + plan.request_timeout_seconds
         run.begin()
-        self._report({"event": "phase_start", **_names(run.phase), "target": run.target.url, **_window(run)})
+        self._report({"event": "phase_start", **phase_names(run.phase), "target": run.target.url, **_window(run)})
 
         def is_over() -> bool:
             return run.is_sent or run.is_unreachable(plan.unreachable_seconds)
@@ -189,7 +189,7 @@ class PhaseRunner:
         run.pace.end()
         run.window_starts_seconds = min(run.window_starts_seconds, now_seconds)
         run.window_ends_seconds = now_seconds
-        self._report({"event": "ended_early", **_names(run.phase), "reason": reason})
+        self._report({"event": "ended_early", **phase_names(run.phase), "reason": reason})
 
     def _conclude(self, run: PhaseRun) -> PhaseFigures | None:
         users = self._session.share.count(run.phase.level)
@@ -218,7 +218,7 @@ class PhaseRunner:
                 self._crowd.grow(missing)
             if is_asked:
                 # the clerk has had one round's time to answer.
-                self._report({"event": "progress", **_names(run.phase), **self._counts(run), **_rate(run)})
+                self._report({"event": "progress", **phase_names(run.phase), **self._counts(run), **_rate(run)})
             if is_asked := now >= next_report_seconds:
                 lag_seconds = session.meter.longest_lag_seconds()
                 self._desk.ask(Asking(now, run.in_flight.total(), run.pace.users, lag_seconds))
@@ -256,13 +256,6 @@ def measured_unsent(run: PhaseRun) -> int:
     """Requests due in the measured part that were never sent, because no user was free for them in time."""
     unsent = run.pace.waiting(run.window_ends_seconds) - run.pace.waiting(run.window_starts_seconds)
     return unsent if run.left is None else min(unsent, run.left)
-
-
-def _names(phase: Phase) -> dict[str, Any]:
-    names = {"phase": phase.index, "arm": phase.arm, "level": phase.level, "load": phase.load.kind}
-    if isinstance(phase.load, OpenLoad):
-        names["rate_per_second"] = phase.load.rate_per_second
-    return names | {"requests": phase.requests}
 
 
 def _window(run: PhaseRun) -> dict[str, Any]:

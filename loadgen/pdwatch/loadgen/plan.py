@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from .capacity import Search
 from .errors import PlanError
-from .load import ClosedLoad, Load, ReplayLoad, WavesLoad
+from .load import ClosedLoad, Load, OpenLoad, ReplayLoad, WavesLoad
 from .slo import Slo
 from .sources.config import SourceConfig, ToolCallsSource
 from .target import Target
@@ -180,6 +180,14 @@ def task_number(phase: Phase, pair: int, label: Label, sequence: int) -> int:
     if sequence >= SEQUENCE_SPAN:
         raise PlanError(f"phase {phase.index} sent {SEQUENCE_SPAN} requests of one kind; shorten its window")
     return ((phase.level * _PAIR_SPAN + pair) * _LABEL_SPAN + _LABEL_DIGIT[label]) * SEQUENCE_SPAN + sequence
+
+
+def phase_names(phase: Phase) -> dict[str, Any]:
+    """What names a phase in each event of it, whoever tells it: one driver, or the leader of several."""
+    names = {"phase": phase.index, "arm": phase.arm, "level": phase.level, "load": phase.load.kind}
+    if isinstance(phase.load, OpenLoad):
+        names["rate_per_second"] = phase.load.rate_per_second
+    return names | {"requests": phase.requests}
 
 
 def load_plan(path: Path) -> Plan:

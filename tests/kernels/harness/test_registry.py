@@ -138,7 +138,7 @@ def test_a_kernel_needs_a_name_and_a_tolerance() -> None:
         return {}
 
     with pytest.raises(ValueError, match="without a name"):
-        KernelUnderTest(name=" ", family="custom", run=run, reference=run, cases=run)  # type: ignore[arg-type]
+        KernelUnderTest(name=" ", family="custom", run=run, reference=run, cases=run)  # type: ignore[arg-type]  # refused before it is called
     with pytest.raises(ValueError, match="has no tolerance"):
-        KernelUnderTest(name="x", family="custom", run=run, reference=run, cases=run)  # type: ignore[arg-type]
+        KernelUnderTest(name="x", family="custom", run=run, reference=run, cases=run)  # type: ignore[arg-type]  # refused before it is called
     assert Tolerance("because", ulps=1).ulps == 1

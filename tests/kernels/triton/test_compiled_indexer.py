@@ -10,14 +10,14 @@ import pytest
 
 triton = pytest.importorskip("triton")
 
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402  # after the skip
+from triton.compiler import ASTSource  # noqa: E402  # after the skip
 
-from pdwatch.kernels import triton_indexer_kernels, triton_table_indexer_kernels, triton_topk_kernels  # noqa: E402
-from pdwatch.kernels.layout_indexer import IndexKeyLayout  # noqa: E402
-from pdwatch.kernels.triton_indexer import INTERPRETED, logits_tiles  # noqa: E402
-from pdwatch.kernels.triton_indexer_kernels import GROUP  # noqa: E402
-from pdwatch.kernels.triton_topk import MAXIMA_BLOCK, topk_tiles  # noqa: E402
+from pdwatch.kernels import triton_indexer_kernels, triton_table_indexer_kernels, triton_topk_kernels  # noqa: E402  # after the skip
+from pdwatch.kernels.layout_indexer import IndexKeyLayout  # noqa: E402  # after the skip
+from pdwatch.kernels.triton_indexer import INTERPRETED, logits_tiles  # noqa: E402  # after the skip
+from pdwatch.kernels.triton_indexer_kernels import GROUP  # noqa: E402  # after the skip
+from pdwatch.kernels.triton_topk import MAXIMA_BLOCK, topk_tiles  # noqa: E402  # after the skip
 
 if INTERPRETED:
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)

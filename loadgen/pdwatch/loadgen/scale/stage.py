@@ -16,7 +16,7 @@ import numpy  # noqa: F401  # for its loading alone
 from ..capacity import CapacitySearch
 from ..errors import LoadgenError
 from ..live import Live
-from ..plan import Phase, Plan
+from ..plan import Phase, Plan, phase_names
 from ..row import RequestRow
 from ..search import Look, looks
 from ..steady import Window, phase_window
@@ -122,7 +122,7 @@ class Stage:
             self._crew.tell(run.workers, {"do": "wave", "label": label.value, "at_seconds": at_seconds})
         elif event["event"] == "ended_early" and run.ended_early is None:
             run.ended_early = event["reason"]
-            self._report({"event": "ended_early", **_names(run.phase), "reason": run.ended_early})
+            self._report({"event": "ended_early", **phase_names(run.phase), "reason": run.ended_early})
         elif event["event"] == "measured_ended" and self._all(run, "measured_ended", phase=run.phase.index):
             run.is_released = True
             self._crew.tell(run.workers, {"do": "release"})
@@ -174,7 +174,9 @@ class Stage:
         for watcher in self._watchers:
             watcher.begin(phase)
         target = run.workers[0].events["phase_start"]["target"]
-        self._report({"event": "phase_start", **_names(phase), "target": target, **self._window(run, "phase_start")})
+        self._report(
+            {"event": "phase_start", **phase_names(phase), "target": target, **self._window(run, "phase_start")}
+        )
         return run
 
     def _load(self, run: _Run) -> None:
@@ -199,7 +201,7 @@ class Stage:
         }
         for watcher in self._watchers:
             watcher.progress(figures)
-        self._report({"event": "progress", **_names(run.phase), **figures})
+        self._report({"event": "progress", **phase_names(run.phase), **figures})
 
     def _conclude(
         self,
@@ -240,7 +242,7 @@ class Stage:
         self.clock_records.append({"phase": phase.index, "workers": records})
         event = {
             "event": "phase_end",
-            **_names(phase),
+            **phase_names(phase),
             **times,
             **self._counts(run, "phase_end"),
             "summary": summary.to_record(),
@@ -341,7 +343,3 @@ def _on_our_clock(row: RequestRow, clock: ClockOffset) -> RequestRow:
 def _has_told(worker: Worker, event: str, phase: Phase) -> bool:
     told = worker.events.get(event)
     return told is not None and told["phase"] == phase.index
-
-
-def _names(phase: Phase) -> dict[str, Any]:
-    return {"phase": phase.index, "arm": phase.arm, "level": phase.level, "load": phase.load.kind}
